@@ -42,7 +42,8 @@ struct SolverConfig {
   LrSchedule schedule;
 };
 
-SolverConfig read_solver(JsonReader& solver);  // calls finish()
+// Calls finish(). Errors go to the reader; after an unknown "type" the rule is null.
+SolverConfig read_solver(JsonReader& solver);
 
 // True if every value is finite. Deterministic, does not allocate.
 bool all_finite(const float* values, std::int64_t count, int threads);
