@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <unordered_set>
 
 #include "engine/error.h"
 
@@ -75,9 +76,7 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     auto& members = std::get<JsonNode::Object>(open_.back()->value);
-    const bool duplicate = std::any_of(members.begin(), members.end(),
-                                       [&](const auto& member) { return member.first == name; });
-    if (duplicate) fail(start_of_string(), "duplicate key \"" + name + "\"");
+    if (is_duplicate(members, name)) fail(start_of_string(), "duplicate key \"" + name + "\"");
     members.emplace_back(std::move(name), JsonNode{});
     return true;
   }
@@ -91,6 +90,17 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
+  // A list is fastest for the usual few members; headers of weight files have tens of thousands.
+  bool is_duplicate(const JsonNode::Object& members, const std::string& name) {
+    constexpr std::size_t kFew = 32;
+    if (members.size() < kFew)
+      return std::any_of(members.begin(), members.end(),
+                         [&](const auto& member) { return member.first == name; });
+    auto& seen = seen_.back();
+    if (seen.empty())
+      for (const auto& member : members) seen.insert(member.first);
+    return !seen.insert(name).second;
+  }
   [[noreturn]] void fail(std::size_t offset, const std::string& message) const {
     const auto [line, column] = locate(offset);
     throw ConfigError(file_ + ":" + std::to_string(line) + ":" + std::to_string(column) + ": " +
@@ -146,10 +156,12 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     node.value = std::move(container);
     std::tie(node.line, node.column) = locate(taken_ - 1);
     open_.push_back(&node);
+    seen_.emplace_back();
     return true;
   }
   bool close() {
     open_.pop_back();
+    seen_.pop_back();
     return true;
   }
   JsonNode& next_slot() {
@@ -165,6 +177,7 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   JsonNode root_;
   // Pointers into the tree stay valid: only the innermost container grows.
   std::vector<JsonNode*> open_;
+  std::vector<std::unordered_set<std::string>> seen_;  // per open container; empty while small
   mutable std::size_t scanned_ = 0;
   mutable std::size_t line_start_ = 0;
   mutable std::int32_t line_ = 1;

@@ -45,6 +45,14 @@ TEST_CASE("syntax errors, duplicates, overflow and depth are refused with a posi
   CHECK(error_of(std::string(100000, '[')).find("nested deeper") != std::string::npos);
 }
 
+TEST_CASE("duplicates are found in large objects, which take linear time") {
+  std::string text = "{";
+  for (int i = 0; i < 50000; ++i) text += "\"key" + std::to_string(i) + "\": {\"a\": 1},\n";
+  CHECK(parse_json(text + "\"last\": 0}", "n").object()->size() == 50001);
+  CHECK(error_of(text + "\"key49999\": 0}") == "net.json:50001:1: duplicate key \"key49999\"");
+  CHECK(error_of(text + "\"key3\": 0}") == "net.json:50001:1: duplicate key \"key3\"");
+}
+
 TEST_CASE("all errors are reported in one go, with suggestions") {
   const JsonNode root = parse_json(
       "{\"kernel\": 3.5,\n \"paddding\": 1,\n \"rate\": -1,\n \"mode\": \"fan_inn\",\n \"big\": "
