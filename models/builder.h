@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/json_reader.h"
@@ -26,5 +27,10 @@ struct ModelBuilder {
 };
 
 const std::vector<ModelBuilder>& builtin_model_builders();
+const ModelBuilder* find_model_builder(std::string_view name);  // null if there is none
+
+// Reads {"builder": name, ...} and builds. Null JSON after an error that left nothing to build; all
+// errors go to the reader.
+Json build_model(JsonReader& model, const ModelInput& input);
 
 }  // namespace layup

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the builders share: a network file written layer by layer, and the keys that all have.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/builder.h"
+
+namespace layup {
+
+class NetworkWriter {
+ public:
+  NetworkWriter(std::string name, const Shape& sample_shape);
+
+  // Appends a layer that reads `inputs`, or the layer before it when there are none. `params`: its
+  // keys without name, type and inputs. Returns the layer's name.
+  std::string add(const std::string& name, const std::string& type, Json params = Json::object(),
+                  const std::vector<std::string>& inputs = {});
+  const std::string& last() const { return last_; }  // "input" before the first layer
+  Json take() { return std::move(network_); }
+
+ private:
+  Json network_;
+  std::string last_ = "input";
+};
+
+// "classes" (those of the data unless given) and "label_smoothing".
+struct HeadOptions {
+  std::int64_t classes = 1;
+  double label_smoothing = 0;
+};
+HeadOptions read_head_options(JsonReader& model, const ModelInput& input);
+
+// Appends the last layer, "loss".
+void add_loss(NetworkWriter& network, const HeadOptions& head);
+
+// Reports images that are not [C, H, W] with H and W of at least `least_size`; false then.
+bool check_image(JsonReader& model, const ModelInput& input, std::int64_t least_size);
+
+// torchvision's initialisation of convolutions: Kaiming normal, fan_out.
+Json kaiming_fan_out();
+
+}  // namespace layup
