@@ -104,6 +104,8 @@ struct LayerInfo {
   bool is_loss = false;
   // dx of every input has the very bytes of dy (add, flatten): no backward pass at all.
   bool passes_gradient_through = false;
+  // Not empty: training with these shapes is refused with this message (evaluation is fine).
+  std::string training_error;
 
   PassSpec& pass(Pass p) { return passes[static_cast<int>(p)]; }
   const PassSpec& pass(Pass p) const { return passes[static_cast<int>(p)]; }

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/device/device.h"
+#include "engine/error.h"
+#include "engine/shape.h"
+
+namespace layup {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// An event counts its records; a wait is for one of them.
+using EventCounter = std::atomic<std::uint64_t>;
+
+struct Command {
+  enum class Kind : std::uint8_t { kernel, copy, record, wait };
+  Kind kind = Kind::kernel;
+  const Kernel* kernel = nullptr;
+  KernelArgs args;
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::int64_t bytes = 0;
+  EventCounter* event = nullptr;
+  std::uint64_t count = 0;
+};
+
+// One thread that runs commands in order. The queue is a ring of fixed size: nothing is allocated
+// once it is reserved.
+class Stream {
+ public:
+  explicit Stream(std::optional<LinkPace> pace) : pace_(pace), worker_([this] { run(); }) {}
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    worker_.join();
+  }
+
+  // Only while idle.
+  void reserve(std::int64_t num_commands) {
+    const std::lock_guard lock(mutex_);
+    if (ring_.size() < static_cast<std::size_t>(num_commands))
+      ring_.resize(static_cast<std::size_t>(num_commands));
+    put_ = taken_ = done_ = 0;
+  }
+
+  void put(const Command& command) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return put_ - done_ < ring_.size(); });
+      ring_[put_++ % ring_.size()] = command;
+    }
+    changed_.notify_all();
+  }
+
+  // Blocks until idle and returns the first exception, if any.
+  std::exception_ptr drain() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return done_ == put_; });
+    return std::exchange(failure_, nullptr);
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return taken_ < put_ || stopping_; });
+      if (taken_ == put_) return;
+      const Command command = ring_[taken_++ % ring_.size()];
+      const bool skip = failure_ != nullptr;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        execute(command, skip);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (failure && !failure_) failure_ = failure;
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  void execute(const Command& command, bool skip) const {
+    switch (command.kind) {
+      case Command::Kind::kernel:
+        if (!skip) (*command.kernel)(command.args);
+        break;
+      case Command::Kind::copy:
+        if (!skip) copy(command);
+        break;
+      case Command::Kind::record:  // also after a failure, or other streams would wait for ever
+        command.event->store(command.count, std::memory_order_release);
+        command.event->notify_all();
+        break;
+      case Command::Kind::wait: {
+        std::uint64_t seen = command.event->load(std::memory_order_acquire);
+        while (seen < command.count) {
+          command.event->wait(seen, std::memory_order_acquire);
+          seen = command.event->load(std::memory_order_acquire);
+        }
+        break;
+      }
+    }
+  }
+
+  void copy(const Command& command) const {
+    const Clock::time_point start = Clock::now();
+    std::memcpy(command.to, command.from, static_cast<std::size_t>(command.bytes));
+    if (!pace_) return;
+    const double seconds =
+        pace_->latency_us * 1e-6 +
+        (pace_->bytes_per_s > 0 ? static_cast<double>(command.bytes) / pace_->bytes_per_s : 0);
+    std::this_thread::sleep_until(start + std::chrono::duration_cast<Clock::duration>(
+                                              std::chrono::duration<double>(seconds)));
+  }
+
+  std::optional<LinkPace> pace_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Command> ring_ = std::vector<Command>(16);
+  std::size_t put_ = 0;
+  std::size_t taken_ = 0;
+  std::size_t done_ = 0;
+  bool stopping_ = false;
+  std::exception_ptr failure_;
+  std::thread worker_;  // last: it uses the others
+};
+
+class CpuDevice : public Device {
+ public:
+  CpuDevice(DeviceKind kind, std::optional<LinkPace> pace)
+      : kind_(kind), compute_({}), copy_out_(pace), copy_in_(pace) {}
+  CpuDevice(const CpuDevice&) = delete;
+  CpuDevice& operator=(const CpuDevice&) = delete;
+  ~CpuDevice() override {
+    for (const auto& [memory, bytes] : blocks_) munmap(memory, static_cast<std::size_t>(bytes));
+  }
+
+  DeviceKind kind() const override { return kind_; }
+  std::string description() const override {
+    return std::string(to_string(kind_)) + " (" +
+           std::to_string(std::thread::hardware_concurrency()) + " processors)";
+  }
+
+  void* allocate(std::int64_t bytes) override {
+    const auto length = static_cast<std::size_t>(bytes > 0 ? bytes : kMinimum);
+    void* memory =
+        mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+      throw DeviceError("the system has no " + format_bytes(bytes) + " of memory for the arena (" +
+                        std::strerror(errno) + "); lower the batch size or give a --budget");
+    madvise(memory, length, MADV_HUGEPAGE);  // a hint; without it all is right but slower
+    std::memset(memory, 0, length);
+    blocks_.emplace(memory, static_cast<std::int64_t>(length));
+    counters_.live_bytes += bytes;
+    counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.live_bytes);
+    ++counters_.num_allocations;
+    requested_.emplace(memory, bytes);
+    return memory;
+  }
+  void release(void* memory) override {
+    const auto found = blocks_.find(memory);
+    LAYUP_ASSERT(found != blocks_.end());
+    munmap(memory, static_cast<std::size_t>(found->second));
+    counters_.live_bytes -= requested_.at(memory);
+    requested_.erase(memory);
+    blocks_.erase(found);
+  }
+  MemoryCounters counters() const override { return counters_; }
+
+  void reserve(std::int64_t num_events, std::int64_t num_commands) override {
+    synchronize();
+    for (Stream* stream : {&compute_, &copy_out_, &copy_in_}) stream->reserve(num_commands);
+    if (events_.size() < static_cast<std::size_t>(num_events)) {
+      events_ = std::vector<EventCounter>(static_cast<std::size_t>(num_events));
+      issued_.assign(events_.size(), 0);
+    }
+  }
+  void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args) override {
+    Command command;
+    command.kernel = &kernel;
+    command.args = args;
+    at(stream).put(command);
+  }
+  void copy(StreamId stream, void* to, const void* from, std::int64_t bytes) override {
+    Command command;
+    command.kind = Command::Kind::copy;
+    command.to = to;
+    command.from = from;
+    command.bytes = bytes;
+    at(stream).put(command);
+  }
+  void record(StreamId stream, EventId event) override {
+    at(stream).put(event_command(Command::Kind::record, event, ++issued_[index(event)]));
+  }
+  void wait(StreamId stream, EventId event) override {
+    at(stream).put(event_command(Command::Kind::wait, event, issued_[index(event)]));
+  }
+  void synchronize() override {
+    std::exception_ptr first;
+    for (Stream* stream : {&compute_, &copy_out_, &copy_in_}) {
+      const std::exception_ptr failure = stream->drain();
+      if (failure && !first) first = failure;
+    }
+    if (first) std::rethrow_exception(first);
+  }
+
+ private:
+  static constexpr std::int64_t kMinimum = 4096;
+
+  Stream& at(StreamId stream) {
+    return stream == StreamId::compute    ? compute_
+           : stream == StreamId::copy_out ? copy_out_
+                                          : copy_in_;
+  }
+  Command event_command(Command::Kind kind, EventId event, std::uint64_t count) {
+    Command command;
+    command.kind = kind;
+    command.event = &events_[index(event)];
+    command.count = count;
+    return command;
+  }
+
+  DeviceKind kind_;
+  std::unordered_map<void*, std::int64_t> blocks_;     // mapped
+  std::unordered_map<void*, std::int64_t> requested_;  // asked for: what counts
+  MemoryCounters counters_;
+  std::vector<EventCounter> events_;
+  std::vector<std::uint64_t> issued_;
+  Stream compute_;
+  Stream copy_out_;
+  Stream copy_in_;
+};
+
+}  // namespace
+
+const char* to_string(StreamId stream) {
+  switch (stream) {
+    case StreamId::compute: return "compute";
+    case StreamId::copy_out: return "copy_out";
+    case StreamId::copy_in: return "copy_in";
+  }
+  return "?";
+}
+
+LinkPace parse_link_pace(std::string_view text) {
+  LinkPace pace;
+  const std::size_t comma = text.find(',');
+  std::string_view rate = text.substr(0, comma);
+  bool good = rate.ends_with("/s");
+  if (good) rate.remove_suffix(2);
+  if (good) pace.bytes_per_s = static_cast<double>(parse_bytes(rate));
+  good = good && pace.bytes_per_s > 0;
+  if (good && comma != std::string_view::npos) {
+    const std::string_view latency = text.substr(comma + 1);
+    const auto [end, error] =
+        std::from_chars(latency.data(), latency.data() + latency.size(), pace.latency_us);
+    good = error == std::errc() && pace.latency_us >= 0 &&
+           std::string_view(end, static_cast<std::size_t>(latency.data() + latency.size() - end)) ==
+               "us";
+  }
+  if (!good)
+    throw ConfigError("\"" + std::string(text) + "\" is not a link; write it as 12GB/s,10us");
+  return pace;
+}
+
+std::unique_ptr<Device> make_cpu_device(DeviceKind kind, std::optional<LinkPace> pace) {
+  return std::make_unique<CpuDevice>(kind, pace);
+}
+
+}  // namespace layup

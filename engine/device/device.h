@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device: memory that is counted, and streams that run kernels and copies in order.
+//
+// The model is CUDA's. Calls of the host put work at the end of a stream and return at once; a wait
+// holds back what follows on its stream until the last record of that event, made before the wait
+// was put, has been reached.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/graph/layer.h"
+#include "engine/ids.h"
+
+namespace layup {
+
+enum class StreamId : std::uint8_t { compute, copy_out, copy_in };
+inline constexpr int kNumStreams = 3;
+const char* to_string(StreamId stream);
+
+struct MemoryCounters {
+  std::int64_t live_bytes = 0;  // obtained and not given back
+  std::int64_t peak_bytes = 0;
+  std::int64_t num_allocations = 0;
+};
+
+// Pace of copies, to see how a plan behaves on another link ("12GB/s,10us").
+struct LinkPace {
+  double bytes_per_s = 0;
+  double latency_us = 0;
+};
+
+// Throws ConfigError.
+LinkPace parse_link_pace(std::string_view text);
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual std::string description() const = 0;
+
+  // Memory of the device, kAlignment-aligned, contents undefined but touched (no page faults
+  // later). Throws DeviceError naming the bytes. Counted here, by what is asked of the system.
+  virtual void* allocate(std::int64_t bytes) = 0;
+  virtual void release(void* memory) = 0;
+  virtual MemoryCounters counters() const = 0;
+
+  // Room for programs of so many events and commands between two synchronisations.
+  virtual void reserve(std::int64_t num_events, std::int64_t num_commands) = 0;
+  // `kernel` and the arrays in `args` must live until the work is done.
+  virtual void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args) = 0;
+  virtual void copy(StreamId stream, void* to, const void* from, std::int64_t bytes) = 0;
+  virtual void record(StreamId stream, EventId event) = 0;
+  virtual void wait(StreamId stream, EventId event) = 0;
+  // Blocks until all streams are idle. Rethrows the first exception of a kernel; work behind it was
+  // skipped.
+  virtual void synchronize() = 0;
+};
+
+// The reference and cpu devices: streams are threads. With a pace, copies take at least so long.
+std::unique_ptr<Device> make_cpu_device(DeviceKind kind, std::optional<LinkPace> pace = {});
+
+}  // namespace layup

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/graph/physical_graph.h"
+
+#include <cstring>
+
+#include "engine/error.h"
+#include "engine/parallel.h"
+#include "engine/rng.h"
+
+namespace layup {
+namespace {
+
+KernelRequest request_for(const Node& node, const std::vector<TensorSpec>& inputs, Pass pass,
+                          int threads) {
+  return {pass, inputs, fnv1a(node.name), threads};
+}
+
+PhysicalOperation physical_operation(const Graph& graph, const PhysicalGraph& physical,
+                                     const Operation& logical) {
+  PhysicalOperation op;
+  static_cast<Operation&>(op) = logical;
+  op.kernel = to_string(physical.device);
+  for (const ValueId value : op.reads)
+    op.bytes_moved += static_cast<double>(physical.value(value).bytes);
+  for (const ValueId value : op.writes)
+    op.bytes_moved += static_cast<double>(physical.value(value).bytes);
+  if (op.kind == OpKind::load)  // one of the slots
+    op.bytes_moved = 2.0 * static_cast<double>(physical.value(op.writes[0]).bytes);
+  if (op.kind == OpKind::update)  // what is updated where it lies is read and written
+    for (const ValueId value : op.writes)
+      op.bytes_moved += static_cast<double>(physical.value(value).bytes);
+  if (op.kind != OpKind::layer) return op;
+  const Node& node = graph.node(op.node);
+  const std::vector<TensorSpec> inputs = graph.input_specs(node);
+  op.workspace_bytes =
+      round_up(node.layer->workspace_bytes(request_for(node, inputs, op.pass, physical.threads)),
+               kAlignment);
+  op.flops = node.info.pass(op.pass).flops;
+  op.cost_kind = node.info.cost_kind;
+  return op;
+}
+
+// sum = a + b, element by element; the result may lie over either.
+Kernel accumulate_kernel(std::int64_t count, int threads) {
+  return [count, threads](const KernelArgs& args) {
+    const float* a = args.read(0);
+    const float* b = args.read(1);
+    float* sum = args.write(0);
+    parallel_for(threads, count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) sum[i] = a[i] + b[i];
+    });
+  };
+}
+
+// Copies this step's staging slot; rows beyond the program's batch stay behind.
+Kernel load_kernel(std::int64_t bytes, std::int64_t slot_bytes) {
+  return [bytes, slot_bytes](const KernelArgs& args) {
+    const char* slot = args.read<char>(0) + slot_bytes * args.state->input_slot;
+    std::memcpy(args.write<char>(0), slot, static_cast<std::size_t>(bytes));
+  };
+}
+
+}  // namespace
+
+PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, DeviceKind device,
+                             int threads) {
+  if (device != DeviceKind::reference)
+    throw DeviceError(std::string("this build has no device \"") + to_string(device) +
+                      "\"; use --device reference");
+  PhysicalGraph physical;
+  physical.device = device;
+  physical.threads = threads;
+  physical.batch = training.batch;
+  physical.is_training = training.is_training;
+  physical.num_layers = static_cast<std::int64_t>(graph.nodes.size());
+  for (const Value& value : training.values) {
+    PhysicalValue& added = physical.values.emplace_back();
+    static_cast<Value&>(added) = value;
+    added.bytes = round_up(num_bytes(value.spec), kAlignment);
+  }
+  for (const Operation& op : training.operations)
+    physical.operations.push_back(physical_operation(graph, physical, op));
+  for (const Operation& op : training.replays)
+    physical.replays.push_back(physical_operation(graph, physical, op));
+  physical.parameters = training.parameters;
+  physical.buffers = training.buffers;
+  physical.staged_images = training.staged_images;
+  physical.staged_labels = training.staged_labels;
+  physical.staging_batch = training.staging_batch;
+  physical.losses = training.losses;
+  physical.correct = training.correct;
+  return physical;
+}
+
+Kernel make_kernel(const Graph& graph, const Solver* solver, const PhysicalGraph& physical,
+                   const PhysicalOperation& op) {
+  switch (op.kind) {
+    case OpKind::load: {
+      const TensorSpec& staged = physical.value(op.reads[0]).spec;
+      return load_kernel(num_bytes(physical.value(op.writes[0]).spec),
+                         num_bytes(staged) / kStagingSlots);
+    }
+    case OpKind::accumulate:
+      return accumulate_kernel(num_elements(physical.value(op.writes[0]).spec.shape),
+                               physical.threads);
+    case OpKind::update:
+      LAYUP_ASSERT(solver != nullptr);
+      return solver->make_update(num_elements(physical.value(op.writes[0]).spec.shape),
+                                 op.parameter, physical.threads);
+    case OpKind::layer: break;
+  }
+  const Node& node = graph.node(op.node);
+  const std::vector<TensorSpec> inputs = graph.input_specs(node);
+  return node.layer->make_kernel(request_for(node, inputs, op.pass, physical.threads));
+}
+
+}  // namespace layup

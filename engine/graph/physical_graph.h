@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// TrainingGraph x device: the one place where layouts, byte sizes, fusions, algorithms and
+// workspace are chosen. Planner and policies see only this. Nothing here needs the device to be
+// present.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/graph/training_graph.h"
+#include "engine/solver/solver.h"
+
+namespace layup {
+
+// Every value and workspace begins at a multiple of this, and takes a multiple of it.
+inline constexpr std::int64_t kAlignment = 64;
+
+struct PhysicalValue : Value {
+  std::int64_t bytes = 0;  // padded to kAlignment
+};
+
+struct PhysicalOperation : Operation {
+  std::string kernel;  // the chosen algorithm, for people and for plans: "reference"
+  std::int64_t workspace_bytes = 0;
+  double flops = 0;
+  double bytes_moved = 0;  // compulsory traffic: every operand once
+  CostKind cost_kind = CostKind::bandwidth;
+};
+
+struct PhysicalGraph {
+  DeviceKind device = DeviceKind::reference;
+  int threads = 1;
+  std::int64_t batch = 0;
+  bool is_training = true;
+  std::int64_t num_layers = 0;
+  std::vector<PhysicalValue> values;
+  std::vector<PhysicalOperation> operations;
+  std::vector<PhysicalOperation> replays;  // by node; see TrainingGraph
+  std::vector<Parameter> parameters;
+  std::vector<Buffer> buffers;
+  ValueId staged_images{};
+  ValueId staged_labels{};
+  std::int64_t staging_batch = 0;
+  std::vector<ValueId> losses;
+  std::optional<ValueId> correct;
+
+  const PhysicalValue& value(ValueId id) const { return values[index(id)]; }
+};
+
+// Throws DeviceError for a device that this build does not have.
+PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, DeviceKind device,
+                             int threads);
+
+// The kernel of one operation of `physical` (which must come from `graph`). `solver` makes updates;
+// null if there are none. What is allocated is allocated here, not when the kernel runs.
+Kernel make_kernel(const Graph& graph, const Solver* solver, const PhysicalGraph& physical,
+                   const PhysicalOperation& op);
+
+}  // namespace layup

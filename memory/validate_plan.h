@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "memory/memory_plan.h"
+
+namespace layup {
+
+// The independent checker of a plan, near-linear. It does not trust compute_lifetimes or
+// pack_arena, but walks the actions itself:
+//   - every operation runs once, and nothing reads a parameter after its update;
+//   - every operand of every operation is resident, within the arena, aligned, and large enough;
+//   - every value is made (written or brought back) in the residency that is read;
+//   - no two residencies overlap in time and space, but for a value that an operation writes in
+//     place over an operand that it declares and that ends there;
+//   - persistent values lie where the layout says.
+// Throws PlanError naming the values and actions.
+void validate_plan(const MemoryPlan& plan, const PhysicalGraph& graph);
+
+}  // namespace layup

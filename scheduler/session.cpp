@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+
+#include "engine/allocation_counter.h"
+#include "engine/error.h"
+#include "engine/rng.h"
+
+namespace layup {
+namespace {
+
+static_assert(sizeof(StepState) <= kStepStateBytes);
+
+bool is_finite(const PhysicalValue& value, const void* data) {
+  if (value.spec.dtype != DType::f32) return true;
+  const auto* values = static_cast<const float*>(data);
+  return std::all_of(values, values + num_elements(value.spec.shape),
+                     [](float v) { return std::isfinite(v); });
+}
+
+}  // namespace
+
+Session::Session(Device& device, const SessionPlan& plan, const Solver* solver, void* arena)
+    : device_(device), plan_(plan), solver_(solver) {
+  require_feasible(plan);
+  owns_arena_ = arena == nullptr;
+  arena_ = static_cast<char*>(owns_arena_ ? device.allocate(plan.planned_peak_bytes) : arena);
+  try {
+    state_ = new (arena_) StepState;
+    std::int64_t num_events = 0;
+    std::int64_t num_commands = 0;
+    for (int i = 0; i < kNumPrograms; ++i)
+      if (plan.programs[i]) {
+        bind(static_cast<ProgramId>(i));
+        const Program& program = plan.programs[i]->program;
+        num_events = std::max(num_events, program.num_events);
+        std::int64_t commands = 0;
+        for (const Instruction& instruction : program.instructions)
+          commands += 2 + static_cast<std::int64_t>(instruction.waits.size());
+        num_commands = std::max(num_commands, commands);
+      }
+    device.reserve(num_events, num_commands);
+    collect_tensors();
+  } catch (...) {
+    if (owns_arena_) device.release(arena_);
+    throw;
+  }
+  allocations_at_start_ = device.counters().num_allocations;
+}
+
+Session::~Session() {
+  if (owns_arena_) device_.release(arena_);
+}
+
+char* Session::at(const PhysicalGraph& graph, ValueId value) const {
+  return arena_ + plan_.persistent.offsets.at(graph.value(value).name);
+}
+
+void Session::bind(ProgramId id) {
+  const ProgramPlan& program = *plan_.at(id);
+  BoundProgram& bound_program = programs_[static_cast<int>(id)];
+  for (const Instruction& instruction : program.program.instructions) {
+    BoundInstruction& bound = bound_program.emplace_back();
+    bound.instruction = &instruction;
+    for (const Operand& operand : instruction.reads) bound.reads.push_back(arena_ + operand.offset);
+    for (const Operand& operand : instruction.writes)
+      bound.writes.push_back(arena_ + operand.offset);
+    bound.args = {bound.reads.data(), bound.writes.data(), arena_ + instruction.workspace_offset,
+                  state_};
+    LAYUP_ASSERT(instruction.kind == Instruction::Kind::kernel);
+    bound.kernel = make_kernel(
+        program.graph, solver_, program.physical,
+        operation_of(program.physical, {instruction.source, instruction.operation, {}}));
+  }
+}
+
+void Session::collect_tensors() {
+  const PhysicalGraph& graph = plan_.main().physical;
+  const auto add = [&](std::vector<PersistentTensor>& list, ValueId value) {
+    const TensorSpec& spec = graph.value(value).spec;
+    list.push_back({graph.value(value).name,
+                    spec.shape,
+                    {reinterpret_cast<float*>(at(graph, value)),
+                     static_cast<std::size_t>(num_elements(spec.shape))}});
+  };
+  for (const Parameter& parameter : graph.parameters) {
+    add(parameters_, parameter.value);
+    for (const ValueId state : parameter.states) add(solver_states_, state);
+  }
+  for (const Buffer& buffer : graph.buffers) add(buffers_, buffer.value);
+}
+
+void Session::initialize(std::uint64_t seed) {
+  const PhysicalGraph& graph = plan_.main().physical;
+  for (std::size_t i = 0; i < graph.parameters.size(); ++i)
+    layup::initialize(graph.parameters[i].init, seed, graph.parameters[i].name,
+                      parameters_[i].values);
+  for (std::size_t i = 0; i < graph.buffers.size(); ++i)
+    std::fill(buffers_[i].values.begin(), buffers_[i].values.end(), graph.buffers[i].initial);
+  for (const PersistentTensor& state : solver_states_)
+    std::fill(state.values.begin(), state.values.end(), 0.0F);
+}
+
+float* Session::staged_images(int slot) const {
+  const PhysicalGraph& graph = plan_.main().physical;
+  const std::int64_t per_slot =
+      num_elements(graph.value(graph.staged_images).spec.shape) / kStagingSlots;
+  return reinterpret_cast<float*>(at(graph, graph.staged_images)) + slot * per_slot;
+}
+
+std::int32_t* Session::staged_labels(int slot) const {
+  const PhysicalGraph& graph = plan_.main().physical;
+  return reinterpret_cast<std::int32_t*>(at(graph, graph.staged_labels)) +
+         slot * graph.staging_batch;
+}
+
+StepResult Session::run(ProgramId id, const StepState& state) {
+  const PhysicalGraph& graph = plan_.at(id)->physical;
+  *state_ = state;
+  state_->failed = 0;
+  allocation_counter::start();
+  try {
+    execute(programs_[static_cast<int>(id)], device_);
+  } catch (...) {
+    allocation_counter::stop();
+    throw;
+  }
+  const allocation_counter::Counts heap = allocation_counter::stop();
+  heap_allocations_ += heap.allocations;
+  heap_peak_bytes_ = std::max(heap_peak_bytes_, heap.bytes);
+  StepResult result;
+  for (const ValueId loss : graph.losses) result.loss += *reinterpret_cast<float*>(at(graph, loss));
+  if (graph.correct)
+    result.correct = std::llround(*reinterpret_cast<float*>(at(graph, *graph.correct)));
+  result.failed = state_->failed;
+  return result;
+}
+
+std::string Session::explain_failure(ProgramId id, StepState state, std::int32_t failed) {
+  const ProgramPlan& program = *plan_.at(id);
+  if (failed >= kFailedGradient)
+    return "the gradient of " +
+           program.physical.parameters.at(static_cast<std::size_t>(failed - kFailedGradient)).name;
+  state.failed = 0;
+  *state_ = state;
+  const BoundInstruction* first =
+      execute_checked(programs_[static_cast<int>(id)], device_, [&](const BoundInstruction& bound) {
+        for (std::size_t i = 0; i < bound.writes.size(); ++i)
+          if (!is_finite(program.physical.value(bound.instruction->writes[i].value),
+                         bound.writes[i]))
+            return false;
+        return true;
+      });
+  if (first == nullptr) return "the loss";
+  return operation_of(program.physical,
+                      {first->instruction->source, first->instruction->operation, {}})
+      .name;
+}
+
+std::string Session::weights_hash() const {
+  std::uint64_t hash = kFnvOffset;
+  for (const auto* list : {&parameters_, &buffers_})
+    for (const PersistentTensor& tensor : *list) {
+      hash = fnv1a(tensor.name, hash);
+      hash = fnv1a(
+          {reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size_bytes()}, hash);
+    }
+  std::string text(16, '0');
+  for (std::size_t i = 0; i < 16; ++i) text[i] = "0123456789abcdef"[(hash >> (60U - 4 * i)) & 15U];
+  return text;
+}
+
+std::int64_t Session::measured_peak_bytes() const {
+  return device_.counters().peak_bytes + heap_peak_bytes_;
+}
+
+std::int64_t Session::allocations_after_start() const {
+  return device_.counters().num_allocations - allocations_at_start_ + heap_allocations_;
+}
+
+}  // namespace layup

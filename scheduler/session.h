@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// A planned run on a device: owns the arena, binds the programs, runs steps. After it is built
+// nothing is allocated.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/device/device.h"
+#include "engine/step_state.h"
+#include "scheduler/executor.h"
+#include "scheduler/session_plan.h"
+
+namespace layup {
+
+struct StepResult {
+  float loss = 0;  // sum of the network's losses (each a mean over the batch)
+  std::int64_t correct = 0;
+  std::int32_t failed = 0;  // StepState::failed
+};
+
+// A tensor that lives from step to step. The view is valid while the session lives and no step
+// runs.
+struct PersistentTensor {
+  std::string name;
+  Shape shape;
+  std::span<float> values;
+};
+
+class Session {
+ public:
+  // `device`, `plan` and `solver` (null for evaluation) must outlive the session. Throws PlanError
+  // if the plan does not fit, DeviceError if the memory cannot be had. With `arena`, at least
+  // planned_peak_bytes of the caller's memory, kAlignment-aligned, is used instead.
+  Session(Device& device, const SessionPlan& plan, const Solver* solver, void* arena = nullptr);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session();
+
+  // Fills parameters and buffers; solver state becomes zero.
+  void initialize(std::uint64_t seed);
+
+  // Where the loader puts batches: kStagingSlots slots of staging_batch samples.
+  float* staged_images(int slot) const;
+  std::int32_t* staged_labels(int slot) const;
+
+  // Runs one step on the batch in state.input_slot. Parameters change only in training programs.
+  StepResult run(ProgramId id, const StepState& state);
+
+  // After a step whose result says that the loss is not finite: repeats it operation by operation
+  // and names the first one that gives a value that is not finite, "conv3 forward". After one whose
+  // gradient failed: names the parameter.
+  std::string explain_failure(ProgramId id, StepState state, std::int32_t failed);
+
+  // In the order of the network.
+  const std::vector<PersistentTensor>& parameters() const { return parameters_; }
+  const std::vector<PersistentTensor>& buffers() const { return buffers_; }
+  const std::vector<PersistentTensor>& solver_states() const { return solver_states_; }
+
+  // Covers parameters and BN buffers in canonical order: 16 hexadecimal digits.
+  std::string weights_hash() const;
+
+  // What was obtained from the device, and from the heap while steps ran (counted by code that
+  // does not read the plan).
+  std::int64_t measured_peak_bytes() const;
+  std::int64_t allocations_after_start() const;
+
+  const SessionPlan& plan() const { return plan_; }
+
+ private:
+  void bind(ProgramId id);
+  void collect_tensors();
+  char* at(const PhysicalGraph& graph, ValueId value) const;
+
+  Device& device_;
+  const SessionPlan& plan_;
+  const Solver* solver_;
+  char* arena_ = nullptr;
+  bool owns_arena_ = false;
+  StepState* state_ = nullptr;  // at the start of the arena
+  BoundProgram programs_[kNumPrograms];
+  std::vector<PersistentTensor> parameters_, buffers_, solver_states_;
+  std::int64_t allocations_at_start_ = 0;
+  std::int64_t heap_allocations_ = 0;
+  std::int64_t heap_peak_bytes_ = 0;
+};
+
+}  // namespace layup

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// All programs of a run, planned together before step 0: training, the partial last batch of an
+// epoch, evaluation and its partial last batch. They share the offsets of what persists; the
+// planned peak is their maximum.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "memory/plan_memory.h"
+#include "scheduler/program.h"
+
+namespace layup {
+
+struct SessionRequest {
+  std::int64_t batch = 0;
+  std::int64_t last_batch = 0;        // 0: the data divides evenly
+  std::int64_t evaluation_batch = 0;  // 0: no evaluation
+  std::int64_t last_evaluation_batch = 0;
+  bool is_training = true;  // false: evaluation only
+  DeviceKind device = DeviceKind::reference;
+  int threads = 1;
+  std::string policy = "auto";
+  std::optional<std::int64_t> budget_bytes;
+  const MachineProfile* machine = nullptr;  // for `layup plan --machine`: nothing will run
+};
+
+enum class ProgramId : std::uint8_t { train, train_last, evaluate, evaluate_last };
+inline constexpr int kNumPrograms = 4;
+const char* to_string(ProgramId id);
+
+struct ProgramPlan {
+  Graph graph;
+  PhysicalGraph physical;
+  MemoryPlan plan;
+  Program program;
+  std::string peak_operation;
+};
+
+struct SessionPlan {
+  SessionRequest request;
+  std::optional<ProgramPlan> programs[kNumPrograms];
+  PersistentLayout persistent;
+  std::int64_t planned_peak_bytes = 0;  // the largest arena: what is obtained from the device
+  std::int64_t host_bytes = 0;
+  bool feasible = true;
+  std::int64_t minimum_budget_bytes = 0;
+  double planning_ms = 0;
+
+  const std::optional<ProgramPlan>& at(ProgramId id) const {
+    return programs[static_cast<int>(id)];
+  }
+  // The program that stands for the run in reports: training, or evaluation if that is all.
+  const ProgramPlan& main() const;
+};
+
+// `solver` may be null for evaluation. Throws GraphError for a network that cannot be trained with
+// these batches (naming the batch when it is the last one), ConfigError for an unknown policy.
+SessionPlan plan_session(const GraphDef& def, const Solver* solver, const SessionRequest& request);
+
+// Throws PlanError unless the plan fits: bytes needed, the operation whose working set breaks it,
+// the smallest budget that works.
+void require_feasible(const SessionPlan& plan);
+
+}  // namespace layup

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/program.h"
+
+namespace layup {
+
+// Replays a program on paper, with a vector clock per stream and a map from bytes to what they hold
+// (device and host apart). It knows nothing of plans or lifetimes. Near-linear.
+//   - every byte that is read holds that value, written by an instruction that happens before;
+//   - every byte that is written was last read and written by instructions that happen before;
+//   - an operand that is written in place over another has exactly its bytes, and the operation
+//     declares it; a workspace meets no operand;
+//   - nothing lies outside arena or host block; waits are for events recorded before.
+// Throws PlanError naming the instruction.
+void validate_program(const Program& program, const PhysicalGraph& graph);
+
+}  // namespace layup
