@@ -16,9 +16,11 @@ namespace layup {
 // Output is made with nlohmann's ordered JSON; input is read through JsonNode.
 using Json = nlohmann::ordered_json;
 
+struct JsonMember;
+
 struct JsonNode {
   using Array = std::vector<JsonNode>;
-  using Object = std::vector<std::pair<std::string, JsonNode>>;
+  using Object = std::vector<JsonMember>;
 
   std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object> value;
   // 1-based position of the value in its text; 0 for a value that did not come from a file.
@@ -33,6 +35,13 @@ struct JsonNode {
   Json to_json() const;
 
   static JsonNode from(const Json& json);  // without positions
+};
+
+// Not a std::pair: that asks its types for properties while JsonNode is still incomplete.
+struct JsonMember {
+  JsonMember(std::string key, JsonNode node) : first(std::move(key)), second(std::move(node)) {}
+  std::string first;  // the key
+  JsonNode second;
 };
 
 // Throws ConfigError "file:line:column: ..." for syntax errors, duplicate keys, integers that do
