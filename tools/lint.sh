@@ -9,8 +9,8 @@ usage() {
 usage: tools/lint.sh [format|tidy|shell|all] [FILE...]
        tools/lint.sh --can CHECK     exit 0 if the tool of that check is installed
   format   clang-format 14, nothing is changed
-  tidy     clang-tidy 14 with .clang-tidy, over FILEs or (none given) LAYUP_TIDY_FILES or every
-           source of the library; reads the compile commands of LAYUP_BUILD_DIR (default build)
+  tidy     clang-tidy 14 with .clang-tidy, over FILEs or (none given) every source of the
+           library and the programs; reads the compile commands of LAYUP_BUILD_DIR (default build)
   shell    shellcheck
 TEXT
 }
