@@ -113,6 +113,22 @@ TEST_CASE("what is written is read back") {
   CHECK_FALSE(fs::exists(folder / "a.safetensors.tmp"));
 }
 
+// Byte for byte, so that a mistake shared by writer and reader would show. The checksum is that of
+// Python's zlib.crc32.
+TEST_CASE("the bytes of a small file") {
+  const TempFolder folder;
+  const std::vector<std::uint8_t> one = {1};
+  const TensorBlob tensors[] = {blob("w", StoredType::i32, {2}, kLabels),
+                                blob("b", StoredType::u8, {}, one)};
+  write_safetensors(folder / "a", {{"step", "7"}}, tensors);
+  std::string header =
+      R"({"__metadata__":{"layup.crc32":"3520c72e","step":"7"},"w":{"dtype":"I32","shape":[2],)"
+      R"("data_offsets":[0,8]},"b":{"dtype":"U8","shape":[],"data_offsets":[8,9]}})";
+  header.resize(184, ' ');
+  const std::string data("\x03\0\0\0\xfc\xff\xff\xff\x01", 9);
+  CHECK(read_bytes(folder / "a") == file_of(header, data));
+}
+
 TEST_CASE("no tensors, and a file of another program without checksum and padding") {
   const TempFolder folder;
   write_safetensors(folder / "none", {}, {});
