@@ -211,7 +211,7 @@ class Resume(CliTest):
 
     def test_evaluation_repeats_the_accuracy(self):
         trained = self.train_to(self.file, 20, "--out", self.out)
-        done = self.run_program(TOOLBOX, "eval", self.file, "--weights", self.out)
+        done = self.run_program(TOOLBOX, "eval", self.file, "--resume", self.out)
         self.expect(done, OK)
         percent = f"{100 * trained['test_accuracy']:.2f}"
         self.assertIn(percent, done.stdout)
