@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every tolerance of the tests, each with its reason. What is not listed here is compared bit for
+// bit.
+#pragma once
+
+namespace layup {
+
+// Golden values of layers: |ours - theirs| over the largest magnitude in their tensor. float32
+// sums of some 100 products against float64 differ by about 1e-6; a wrong term shows far above.
+constexpr double kGoldenLayer = 1e-5;
+
+// Central differences against the analytic gradient, over the largest gradient in the tensor. The
+// stencil is of fourth order, so that what is left is float32 rounding of the analytic side and
+// the fifth derivative times step^4; a wrong term or factor is of the order of 1.
+constexpr double kGradient = 2e-3;
+
+// Added to it: rounding of the outputs, amplified by the division by the step, in units of
+// epsilon * |y * upstream|_2 / step. The stencil's weights sum up to 1.5; independent roundings
+// rarely reach three times their norm.
+constexpr double kGradientRounding = 4;
+
+// An example whose tolerance comes out above this part of its largest gradient checks too little.
+constexpr double kGradientCoarsest = 0.02;
+
+// A published value given with 6 digits.
+constexpr double kSixDigits = 1e-6;
+
+}  // namespace layup
