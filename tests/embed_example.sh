@@ -28,4 +28,4 @@ read -r -a flags <<<"$(pkg-config --cflags --libs layup)"
 echo "+ $cxx -std=c++20 embed.cpp ${flags[*]}"
 "$cxx" -std=c++20 -Wall -Wextra -Werror embed.cpp "${flags[@]}" -o embed
 LD_LIBRARY_PATH=$(dirname "$pc_file")/.. ./embed | tee output.txt
-grep -q "conv1: conv2d" output.txt
+grep -q "loss fell to a tenth: yes" output.txt

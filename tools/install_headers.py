@@ -12,7 +12,7 @@ import shutil
 import sys
 
 FOLDERS = ("engine", "layers", "memory", "scheduler", "comm", "models", "data")
-SINGLE = ("layup.h", "apps/trainer.h")
+SINGLE = ("layup.h", "apps/config.h", "apps/trainer.h")
 
 
 def headers(root):
