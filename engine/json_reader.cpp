@@ -54,6 +54,10 @@ void JsonErrors::add(const JsonNode* where, const std::string& pointer,
   lines_.push_back(line + ": " + message + " (at " + (pointer.empty() ? "/" : pointer) + ")");
 }
 
+void JsonErrors::append(const JsonErrors& of_another_file) {
+  lines_.insert(lines_.end(), of_another_file.lines_.begin(), of_another_file.lines_.end());
+}
+
 void JsonErrors::throw_if_any() const {
   if (lines_.empty()) return;
   std::string text;

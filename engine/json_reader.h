@@ -30,6 +30,7 @@ class JsonErrors {
  public:
   explicit JsonErrors(std::string file_name) : file_name_(std::move(file_name)) {}
   void add(const JsonNode* where, const std::string& pointer, const std::string& message);
+  void append(const JsonErrors& of_another_file);
   bool empty() const { return lines_.empty(); }
   const std::vector<std::string>& lines() const { return lines_; }
   const std::string& file_name() const { return file_name_; }

@@ -7,8 +7,8 @@
 namespace layup {
 
 // Calls body(begin, end) on about equal, contiguous parts of [0, count), at most `threads` of them
-// at once. The parts depend on count and threads alone. Does not allocate, but for the first call
-// of a host thread with more than one part, which starts its team.
+// at once. The parts depend on count and threads alone. Does not allocate once the calling thread
+// has made its team (see warm_up_threads).
 template <typename Body>
 void parallel_for(int threads, std::int64_t count, const Body& body) {
   const std::int64_t parts = count < threads ? count : threads;
@@ -16,13 +16,17 @@ void parallel_for(int threads, std::int64_t count, const Body& body) {
     if (count > 0) body(std::int64_t{0}, count);
     return;
   }
-  // The team has `threads` members even for fewer parts: libgomp keeps one team per host thread and
-  // allocates another one whenever the size asked for changes.
+  // Always the whole team: libgomp allocates a new one whenever the size changes.
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
 #endif
   for (std::int64_t part = 0; part < parts; ++part)
     body(count * part / parts, count * (part + 1) / parts);
+}
+
+// Makes the calling thread's team of threads, which allocates.
+inline void warm_up_threads(int threads) {
+  parallel_for(threads, threads, [](std::int64_t, std::int64_t) {});
 }
 
 }  // namespace layup

@@ -38,7 +38,8 @@ class Collector {
     const std::int32_t residency = open_[index(value)];
     LAYUP_ASSERT(residency !=
                  kNone);  // read before it is written: validate_training_graph saw to it
-    found_[static_cast<std::size_t>(residency)].end = at + 1;
+    std::int32_t& end = found_[static_cast<std::size_t>(residency)].end;
+    end = std::max(end, at + 1);
   }
   void visit(const Action& action, std::int32_t at) {
     switch (action.kind) {

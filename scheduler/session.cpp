@@ -8,6 +8,8 @@
 
 #include "engine/allocation_counter.h"
 #include "engine/error.h"
+#include "engine/parallel.h"
+#include "engine/process.h"
 #include "engine/rng.h"
 
 namespace layup {
@@ -30,9 +32,9 @@ Session::Session(Device& device, const SessionPlan& plan, const Solver* solver, 
   owns_arena_ = arena == nullptr;
   arena_ = static_cast<char*>(owns_arena_ ? device.allocate(plan.planned_peak_bytes) : arena);
   try {
-    state_ = new (arena_) StepState;
     std::int64_t num_events = 0;
     std::int64_t num_commands = 0;
+    state_ = reinterpret_cast<StepState*>(arena_);
     for (int i = 0; i < kNumPrograms; ++i)
       if (plan.programs[i]) {
         bind(static_cast<ProgramId>(i));
@@ -44,6 +46,13 @@ Session::Session(Device& device, const SessionPlan& plan, const Solver* solver, 
         num_commands = std::max(num_commands, commands);
       }
     device.reserve(num_events, num_commands);
+    const int threads = plan.request.threads;
+    const Kernel warm_up = [threads](const KernelArgs&) { warm_up_threads(threads); };
+    device.launch(StreamId::compute, warm_up, {});
+    device.synchronize();
+    base_rss_bytes_ = current_rss_bytes();
+    device.touch(arena_, plan.planned_peak_bytes);
+    new (arena_) StepState;
     collect_tensors();
   } catch (...) {
     if (owns_arena_) device.release(arena_);

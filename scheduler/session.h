@@ -66,6 +66,8 @@ class Session {
   // does not read the plan).
   std::int64_t measured_peak_bytes() const;
   std::int64_t allocations_after_start() const;
+  // The process's RSS after planning and kernel creation, before the arena was touched.
+  std::int64_t base_rss_bytes() const { return base_rss_bytes_; }
 
   const SessionPlan& plan() const { return plan_; }
 
@@ -85,6 +87,7 @@ class Session {
   std::int64_t allocations_at_start_ = 0;
   std::int64_t heap_allocations_ = 0;
   std::int64_t heap_peak_bytes_ = 0;
+  std::int64_t base_rss_bytes_ = 0;
 };
 
 }  // namespace layup

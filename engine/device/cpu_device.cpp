@@ -168,13 +168,15 @@ class CpuDevice : public Device {
       throw DeviceError("the system has no " + format_bytes(bytes) + " of memory for the arena (" +
                         std::strerror(errno) + "); lower the batch size or give a --budget");
     madvise(memory, length, MADV_HUGEPAGE);  // a hint; without it all is right but slower
-    std::memset(memory, 0, length);
     blocks_.emplace(memory, static_cast<std::int64_t>(length));
     counters_.live_bytes += bytes;
     counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.live_bytes);
     ++counters_.num_allocations;
     requested_.emplace(memory, bytes);
     return memory;
+  }
+  void touch(void* memory, std::int64_t bytes) override {
+    std::memset(memory, 0, static_cast<std::size_t>(bytes));
   }
   void release(void* memory) override {
     const auto found = blocks_.find(memory);

@@ -41,9 +41,11 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string description() const = 0;
 
-  // Memory of the device, kAlignment-aligned, contents undefined but touched (no page faults
-  // later). Throws DeviceError naming the bytes. Counted here, by what is asked of the system.
+  // Memory of the device, kAlignment-aligned, contents undefined. Throws DeviceError naming the
+  // bytes. Counted here, by what is asked of the system.
   virtual void* allocate(std::int64_t bytes) = 0;
+  // Makes the system back the memory with pages now, so that no step pays for it.
+  virtual void touch(void* memory, std::int64_t bytes) = 0;
   virtual void release(void* memory) = 0;
   virtual MemoryCounters counters() const = 0;
 

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include "engine/error.h"
+#include "engine/safetensors.h"
+
+namespace layup {
+namespace {
+
+constexpr const char* kFormatKey = "layup.format";
+constexpr const char* kFormat = "checkpoint-1";
+constexpr const char* kPrefix = "checkpoint-";
+constexpr const char* kSuffix = ".safetensors";
+
+std::string file_name(std::int64_t step) {
+  std::string digits = std::to_string(step);
+  return kPrefix + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits + kSuffix;
+}
+
+TensorBlob blob(std::string name, const PersistentTensor& tensor) {
+  return {std::move(name), StoredType::f32, tensor.shape, tensor.values.data(),
+          static_cast<std::int64_t>(tensor.values.size_bytes())};
+}
+
+std::string solver_name(const PersistentTensor& state) { return "solver/" + state.name; }
+
+std::vector<TensorBlob> all_tensors(const Session& session) {
+  std::vector<TensorBlob> blobs;
+  for (const PersistentTensor& tensor : session.parameters())
+    blobs.push_back(blob(tensor.name, tensor));
+  for (const PersistentTensor& tensor : session.buffers())
+    blobs.push_back(blob(tensor.name, tensor));
+  for (const PersistentTensor& tensor : session.solver_states())
+    blobs.push_back(blob(solver_name(tensor), tensor));
+  return blobs;
+}
+
+Metadata to_metadata(const RunState& state) {
+  return {{kFormatKey, kFormat},
+          {"layup.step", std::to_string(state.step)},
+          {"layup.batch", std::to_string(state.batch)},
+          {"layup.samples", std::to_string(state.samples)},
+          {"layup.seed", std::to_string(state.seed)},
+          {"layup.solver", state.solver},
+          {"layup.device", state.device},
+          {"layup.threads", std::to_string(state.threads)}};
+}
+
+template <typename T>
+T metadata_number(const SafetensorsFile& file, const std::filesystem::path& path, const char* key) {
+  const std::string* text = file.find_metadata(key);
+  T value = 0;
+  if (text == nullptr) throw DataError(path.string() + ": \"" + key + "\" is missing");
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size())
+    throw DataError(path.string() + ": \"" + key + "\" is not a number: \"" + *text + "\"");
+  return value;
+}
+
+RunState read_state(const SafetensorsFile& file, const std::filesystem::path& path) {
+  const std::string* format = file.find_metadata(kFormatKey);
+  if (format == nullptr)
+    throw DataError(path.string() +
+                    " has weights but no training state; start from them with --init " +
+                    path.string());
+  if (*format != kFormat)
+    throw DataError(path.string() + " has the format \"" + *format + "\"; this version reads \"" +
+                    kFormat + "\"");
+  RunState state;
+  state.step = metadata_number<std::int64_t>(file, path, "layup.step");
+  state.batch = metadata_number<std::int64_t>(file, path, "layup.batch");
+  state.samples = metadata_number<std::int64_t>(file, path, "layup.samples");
+  state.seed = metadata_number<std::uint64_t>(file, path, "layup.seed");
+  state.threads = metadata_number<int>(file, path, "layup.threads");
+  if (const std::string* solver = file.find_metadata("layup.solver")) state.solver = *solver;
+  if (const std::string* device = file.find_metadata("layup.device")) state.device = *device;
+  return state;
+}
+
+void load_tensor(const SafetensorsFile& file, const std::filesystem::path& path,
+                 const std::string& name, const PersistentTensor& tensor) {
+  const TensorBlob* found = file.find(name);
+  if (found == nullptr) {
+    const std::vector<std::string> names = file.names();
+    const auto near = did_you_mean(name, names);
+    throw DataError(path.string() + " has no tensor \"" + name + "\", which the network needs" +
+                    (near ? "; the nearest is \"" + *near + "\"" : ""));
+  }
+  if (found->type != StoredType::f32 || found->shape != tensor.shape)
+    throw DataError(path.string() + ": \"" + name + "\" has shape " + to_string(found->shape) +
+                    (found->type == StoredType::f32 ? "" : " and is not float32") +
+                    ", the network needs " + to_string(tensor.shape));
+  std::memcpy(tensor.values.data(), found->data, tensor.values.size_bytes());
+}
+
+void load_network(const SafetensorsFile& file, const std::filesystem::path& path,
+                  Session& session) {
+  for (const auto* list : {&session.parameters(), &session.buffers()})
+    for (const PersistentTensor& tensor : *list) load_tensor(file, path, tensor.name, tensor);
+}
+
+void require_same(const std::filesystem::path& path, const char* what, const std::string& theirs,
+                  const std::string& ours) {
+  if (theirs != ours)
+    throw DataError(path.string() + " was made with " + what + " " + theirs + ", this run has " +
+                    ours + "; resume with the same, or start anew from its weights with --init");
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& dir) {
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) found.push_back(entry.path());
+  }
+  // Longer numbers are larger; equally long ones compare as text.
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    const std::string x = a.filename().string();
+    const std::string y = b.filename().string();
+    return x.size() != y.size() ? x.size() > y.size() : x > y;
+  });
+  return found;
+}
+
+std::filesystem::path save_checkpoint(const std::filesystem::path& dir, const Session& session,
+                                      const RunState& state, std::int64_t keep) {
+  const std::filesystem::path path = dir / file_name(state.step);
+  const std::vector<TensorBlob> blobs = all_tensors(session);
+  write_safetensors(path, to_metadata(state), blobs);
+  const std::vector<std::filesystem::path> all = list_checkpoints(dir);
+  for (std::size_t i = static_cast<std::size_t>(keep); i < all.size(); ++i) {
+    std::error_code ignored;  // an old file that stays does no harm
+    if (all[i] != path) std::filesystem::remove(all[i], ignored);
+  }
+  return path;
+}
+
+LoadedCheckpoint load_checkpoint(const std::filesystem::path& dir, Session& session,
+                                 const RunState& expected) {
+  const std::vector<std::filesystem::path> candidates =
+      std::filesystem::is_regular_file(dir) ? std::vector{dir} : list_checkpoints(dir);
+  LoadedCheckpoint loaded;
+  std::optional<SafetensorsFile> file;
+  std::string last_error;
+  for (const std::filesystem::path& path : candidates) {
+    try {
+      file = SafetensorsFile::open(path);
+      loaded.path = path;
+      break;
+    } catch (const DataError& error) {
+      last_error = error.what();
+      loaded.warnings.push_back("passed over a damaged checkpoint: " + last_error);
+    }
+  }
+  if (!file)
+    throw DataError(candidates.empty() ? "there is no checkpoint in " + dir.string()
+                                       : "no checkpoint in " + dir.string() +
+                                             " can be read; the last error: " + last_error);
+  loaded.state = read_state(*file, loaded.path);
+  const RunState& theirs = loaded.state;
+  require_same(loaded.path, "the solver", theirs.solver, expected.solver);
+  require_same(loaded.path, "batch", std::to_string(theirs.batch), std::to_string(expected.batch));
+  require_same(loaded.path, "a training set of", std::to_string(theirs.samples) + " samples",
+               std::to_string(expected.samples) + " samples");
+  require_same(loaded.path, "seed", std::to_string(theirs.seed), std::to_string(expected.seed));
+  if (theirs.device != expected.device || theirs.threads != expected.threads)
+    loaded.warnings.push_back("the checkpoint was made on device " + theirs.device + " with " +
+                              std::to_string(theirs.threads) + " threads, this run has " +
+                              expected.device + " with " + std::to_string(expected.threads) +
+                              "; results may differ in their last bits");
+  load_network(*file, loaded.path, session);
+  for (const PersistentTensor& tensor : session.solver_states())
+    load_tensor(*file, loaded.path, solver_name(tensor), tensor);
+  return loaded;
+}
+
+std::filesystem::path load_weights(const std::filesystem::path& path, Session& session) {
+  std::filesystem::path file = path;
+  if (std::filesystem::is_directory(path)) {
+    const std::vector<std::filesystem::path> all = list_checkpoints(path);
+    if (all.empty()) throw DataError("there is no checkpoint in " + path.string());
+    file = all.front();
+  }
+  load_network(SafetensorsFile::open(file), file, session);
+  return file;
+}
+
+}  // namespace layup

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// layup: the toolbox. One verb per question about a configuration.
+#include <iostream>
+
+#include "apps/options.h"
+#include "apps/plan_report.h"
+#include "engine/error.h"
+#include "engine/process.h"
+
+namespace layup {
+namespace {
+
+struct PlanVerb {
+  CommandLine line;
+  bool compare = false;
+  std::string format = "text";
+
+  int run() const {
+    const RunConfig config = read_config(line.config, line.overrides());
+    const RunOptions options = line.run_options();
+    std::optional<MachineProfile> machine;
+    if (!line.machine.empty()) machine = read_machine_profile(line.machine);
+    const auto plan_with = [&](const std::string& policy) {
+      return plan_run(config, options, policy, machine ? &*machine : nullptr);
+    };
+    if (compare) {
+      std::vector<SessionPlan> plans;
+      for (const Policy& policy : builtin_policies()) plans.push_back(plan_with(policy.name));
+      if (format == "json") {
+        Json list = Json::array();
+        for (const SessionPlan& plan : plans) list.push_back(plan_to_json(plan));
+        std::cout << list.dump(2) << '\n';
+      } else {
+        std::cout << plans_to_table(plans);
+      }
+      return kExitOk;
+    }
+    const SessionPlan plan = plan_with(config.memory.policy);
+    std::cout << (format == "json" ? plan_to_json(plan).dump(2) + "\n" : plan_to_text(plan));
+    require_feasible(plan);
+    return kExitOk;
+  }
+};
+
+int summary(const CommandLine& line) {
+  const RunConfig config = read_config(line.config, line.overrides());
+  std::cout << summary_to_text(build_graph(config.network, config.train.batch));
+  return kExitOk;
+}
+
+// Everything that can be known to be wrong without training is found here.
+int check(const CommandLine& line) {
+  const RunConfig config = read_config(line.config, line.overrides());
+  const SessionPlan plan = plan_run(config, line.run_options(), config.memory.policy);
+  require_feasible(plan);
+  std::cout << line.config << ": good; " << config.network.layers.size() << " layers, "
+            << num_parameters(plan.main().graph) << " parameters, " << config.data.train->size()
+            << " training samples of " << config.data.train->classes() << " classes, "
+            << config.steps_per_epoch() << " steps per epoch, needs "
+            << format_bytes(plan.planned_peak_bytes) << '\n';
+  return kExitOk;
+}
+
+int eval(const CommandLine& line, const std::string& format) {
+  if (line.init.empty() == line.resume.empty())
+    throw ConfigError("give the weights to evaluate: either --resume FOLDER or --init FILE");
+  const std::atomic<int>& stop = install_signal_handlers();
+  const RunConfig config = read_config(line.config, line.overrides());
+  const EvaluationReport report = evaluate(config, line.run_options());
+  if (stop.load() != 0) return 128 + stop.load();
+  if (format == "json") {
+    std::cout << Json{{"test_accuracy", report.accuracy}, {"test_loss", report.loss}}.dump()
+              << '\n';
+  } else {
+    std::cout << "test accuracy " << Json(report.accuracy).dump() << ", test loss "
+              << Json(report.loss).dump() << '\n';
+  }
+  return kExitOk;
+}
+
+int devices() {
+  const auto reference = make_cpu_device(DeviceKind::reference);
+  std::cout << "reference: " << reference->description() << ", the default\n"
+            << "cpu: not in this build (oneDNN)\n"
+            << "cuda: not in this build\n"
+            << "processors this process may use: " << available_processors() << '\n';
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace layup
+
+int main(int argc, char** argv) {
+  CLI::App app{"Layup's toolbox."};
+  app.require_subcommand(1);
+
+  layup::PlanVerb plan;
+  CLI::App* plan_verb = app.add_subcommand("plan", "what a run would keep where, and its memory");
+  plan.line.add_shaping_options(*plan_verb);
+  plan_verb->add_flag("--compare", plan.compare, "one row per policy");
+  plan_verb->add_option("--machine", plan.line.machine, "profile of another machine (JSON)");
+  plan_verb->add_option("--format", plan.format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
+
+  layup::CommandLine line;
+  CLI::App* summary_verb = app.add_subcommand("summary", "the network, layer by layer");
+  line.add_shaping_options(*summary_verb);
+  layup::CommandLine check_line;
+  CLI::App* check_verb = app.add_subcommand("check", "finds all that is wrong without training");
+  check_line.add_shaping_options(*check_verb);
+  layup::CommandLine eval_line;
+  std::string eval_format = "text";
+  CLI::App* eval_verb = app.add_subcommand("eval", "accuracy of weights on the test set");
+  eval_line.add_shaping_options(*eval_verb);
+  eval_line.add_weights_options(*eval_verb);
+  eval_verb->add_option("--format", eval_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
+  CLI::App* devices_verb = app.add_subcommand("devices", "what this build can run on");
+
+  return layup::run_program(app, argc, argv, [&]() -> int {
+    if (plan_verb->parsed()) return plan.run();
+    if (summary_verb->parsed()) return layup::summary(line);
+    if (check_verb->parsed()) return layup::check(check_line);
+    if (eval_verb->parsed()) return layup::eval(eval_line, eval_format);
+    LAYUP_ASSERT(devices_verb->parsed());
+    return layup::devices();
+  });
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/options.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <iostream>
+
+#include "engine/error.h"
+#include "engine/process.h"
+
+namespace layup {
+namespace {
+
+std::atomic<int> stop_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_signal(int number) {
+  if (stop_signal.exchange(number) != 0) _exit(128 + number);
+}
+
+DeviceKind parse_device(const std::string& name) {
+  if (name == "auto" || name == "reference") return DeviceKind::reference;
+  if (name == "cpu")
+    throw DeviceError("this build has no device \"cpu\" (oneDNN); use --device reference");
+  if (name == "cuda")
+    throw DeviceError("this build has no device \"cuda\"; use --device reference");
+  const std::vector<std::string> known = {"auto", "reference", "cpu", "cuda"};
+  throw ConfigError("unknown device \"" + name + "\"" + suggestion(name, known));
+}
+
+int report(const char* kind, const std::exception& error, int code) {
+  std::cerr << kind << ": " << error.what() << '\n';
+  return code;
+}
+
+}  // namespace
+
+void CommandLine::add_shaping_options(CLI::App& app) {
+  app.add_option("config", config, "training configuration (JSON)")->required();
+  app.add_option("--set", sets, "change a key of the configuration: path=value")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--device", device, "auto, reference, cpu or cuda");
+  app.add_option("--policy", policy, "memory policy");
+  app.add_option("--budget", budget, "memory of the device: 700MiB, 2GB, or bytes");
+  app.add_option("--host-budget", host_budget, "memory of the host tier");
+  app.add_option("--emulate-link", link, "pace copies as this link would: 12GB/s,10us");
+  app.add_option("--batch", batch, "samples per step");
+  app.add_option("--seed", seed, "seed of the run");
+  app.add_option("--threads", threads, "threads of the kernels (default: all processors)")
+      ->check(CLI::Range(1, 1024));
+}
+
+void CommandLine::add_weights_options(CLI::App& app) {
+  app.add_option("--resume", resume, "folder with checkpoints to go on from");
+  app.add_option("--init", init, "weights to start from (safetensors)");
+}
+
+std::vector<Override> CommandLine::overrides() const {
+  std::vector<Override> list;
+  for (const std::string& item : sets) {
+    const std::size_t equals = item.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw ConfigError("--set " + item + ": write it as path=value, as train.batch=32");
+    list.push_back({item.substr(0, equals), item.substr(equals + 1)});
+  }
+  const auto add = [&](const char* path, const std::string& value) {
+    if (!value.empty()) list.push_back({path, value});
+  };
+  add("train.batch", batch);
+  add("train.epochs", epochs);
+  add("train.seed", seed);
+  add("memory.policy", policy);
+  add("memory.budget", budget);
+  add("memory.host_budget", host_budget);
+  return list;
+}
+
+RunOptions CommandLine::run_options() const {
+  RunOptions options;
+  options.device = parse_device(device);
+  options.threads = threads > 0 ? threads : available_processors();
+  if (!link.empty()) options.link = parse_link_pace(link);
+  if (steps >= 0) options.steps = steps;
+  options.out = out;
+  options.resume = resume;
+  options.init = init;
+  options.log = log;
+  options.stop = &stop_signal;
+  return options;
+}
+
+const std::atomic<int>& install_signal_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of write, which has a message
+  return stop_signal;
+}
+
+int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  try {
+    return body();
+  } catch (const ConfigError& error) {
+    return report("error", error, kExitUsage);
+  } catch (const GraphError& error) {
+    return report("error", error, kExitUsage);
+  } catch (const DataError& error) {
+    return report("data error", error, kExitData);
+  } catch (const PlanError& error) {
+    return report("does not fit", error, kExitDoesNotFit);
+  } catch (const DivergedError& error) {
+    return report("diverged", error, kExitDiverged);
+  } catch (const DeviceError& error) {
+    return report("device error", error, kExitDevice);
+  } catch (const std::bad_alloc&) {
+    std::cerr << "device error: the system has no memory left; lower the batch size or give a "
+                 "--budget\n";
+    return kExitDevice;
+  } catch (const std::exception& error) {
+    return report("internal error, please report it", error, kExitInternal);
+  }
+}
+
+}  // namespace layup

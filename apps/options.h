@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the command-line programs share: options, exit codes, signals. CLI11 is used here and in the
+// programs only.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "apps/trainer.h"
+
+namespace layup {
+
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitUsage = 2,  // command line, configuration, network
+  kExitData = 3,
+  kExitDoesNotFit = 4,
+  kExitDiverged = 5,
+  kExitDevice = 6,
+  kExitInternal = 70,
+};
+
+// Options as they stand on the command line; empty means not given.
+struct CommandLine {
+  std::string config;
+  std::vector<std::string> sets;
+  std::string device = "auto";
+  std::string policy, budget, host_budget, link;
+  std::string epochs, batch, seed;
+  int threads = 0;
+  std::int64_t steps = -1;
+  std::string out, resume, init, log, machine;
+
+  void add_shaping_options(CLI::App& app);  // all that shapes a plan
+  void add_weights_options(CLI::App& app);  // --resume, --init
+  std::vector<Override> overrides() const;
+  RunOptions run_options() const;
+};
+
+// First INT or TERM: the flag is set to its number. Second: the process ends at once.
+const std::atomic<int>& install_signal_handlers();
+
+// Parses and runs a program; turns what it throws into a message on stderr and an exit code.
+int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
+
+}  // namespace layup

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/plan_report.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+namespace layup {
+namespace {
+
+struct LayerCounts {
+  std::int64_t keep = 0;
+  std::int64_t offload = 0;
+  std::int64_t recompute = 0;
+};
+
+// A layer is counted by what becomes of its output.
+LayerCounts count_layers(const ProgramPlan& program) {
+  LayerCounts counts;
+  for (const PhysicalOperation& op : program.physical.operations) {
+    if (op.kind != OpKind::layer || (op.pass != Pass::forward && op.pass != Pass::evaluate))
+      continue;
+    const auto output = std::find_if(op.writes.begin(), op.writes.end(), [&](ValueId value) {
+      const ValueKind kind = program.physical.value(value).kind;
+      return kind == ValueKind::activation || kind == ValueKind::metric;
+    });
+    switch (output == op.writes.end() ? Retention::keep : program.plan.retention[index(*output)]) {
+      case Retention::keep: ++counts.keep; break;
+      case Retention::offload: ++counts.offload; break;
+      case Retention::recompute: ++counts.recompute; break;
+    }
+  }
+  return counts;
+}
+
+// Of the work without any recompute; null without a cost model.
+Json compute_ms(const SessionPlan& plan) {
+  if (plan.request.machine == nullptr) return nullptr;
+  double total = 0;
+  for (const PhysicalOperation& op : plan.main().physical.operations)
+    total += plan.request.machine->operation_ms(op);
+  return total;
+}
+
+std::string fixed(double value, int digits) {
+  std::array<char, 64> buffer{};
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                    std::chars_format::fixed, digits);
+  return {buffer.data(), result.ptr};
+}
+
+std::string padded(std::string text, std::size_t width, bool right = true) {
+  const std::size_t missing = text.size() < width ? width - text.size() : 0;
+  return right ? std::string(missing, ' ') + text : text + std::string(missing, ' ');
+}
+
+std::string grouped(std::int64_t number) {  // 11,689,512
+  std::string digits = std::to_string(number);
+  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
+  return digits;
+}
+
+}  // namespace
+
+Json plan_to_json(const SessionPlan& session) {
+  const ProgramPlan& program = session.main();
+  const MemoryPlan& plan = program.plan;
+  const LayerCounts layers = count_layers(program);
+  const Json compute = compute_ms(session);
+  Json json;
+  json["policy"] = plan.policy;
+  json["device"] = to_string(session.request.device);
+  if (session.request.machine != nullptr) json["machine"] = session.request.machine->name;
+  json["batch"] = program.graph.batch;
+  json["budget_bytes"] =
+      session.request.budget_bytes ? Json(*session.request.budget_bytes) : Json(nullptr);
+  json["feasible"] = session.feasible;
+  json["minimum_budget_bytes"] = session.minimum_budget_bytes;
+  json["planned_peak_bytes"] = session.planned_peak_bytes;
+  json["arena_bytes"] = plan.arena_bytes;
+  json["max_live_bytes"] = plan.max_live_bytes;
+  json["parameter_bytes"] = plan.parameter_bytes;
+  json["gradient_bytes"] = plan.gradient_bytes;
+  json["solver_state_bytes"] = plan.solver_state_bytes;
+  json["activation_bytes"] = plan.activation_bytes;
+  json["workspace_bytes"] = plan.workspace_bytes;
+  json["staging_bytes"] = plan.staging_bytes;
+  json["host_bytes"] = session.host_bytes;
+  json["file_bytes"] = plan.file_bytes;
+  json["num_layers"] = program.physical.num_layers;
+  json["num_keep"] = layers.keep;
+  json["num_offload"] = layers.offload;
+  json["num_recompute"] = layers.recompute;
+  json["compute_ms"] = compute;
+  json["recompute_ms"] = compute.is_null() ? compute : Json(0.0);
+  json["transfer_ms"] = compute.is_null() ? compute : Json(0.0);
+  json["stall_ms"] = compute.is_null() ? compute : Json(0.0);
+  json["step_ms"] = compute;
+  json["lower_bound_ms"] = nullptr;
+  json["planning_ms"] = session.planning_ms;
+  json["peak_operation"] = program.peak_operation;
+  return json;
+}
+
+std::string plan_to_text(const SessionPlan& session) {
+  const ProgramPlan& program = session.main();
+  const MemoryPlan& plan = program.plan;
+  const LayerCounts layers = count_layers(program);
+  std::string text;
+  text += "plan: policy " + plan.policy + ", device " + to_string(session.request.device) +
+          ", batch " + std::to_string(program.graph.batch) + ", " +
+          std::to_string(program.physical.num_layers) + " layers\n";
+  text += "  memory " + format_bytes(session.planned_peak_bytes) + " (" +
+          std::to_string(session.planned_peak_bytes) + " bytes)" +
+          (session.request.budget_bytes
+               ? " of a budget of " + format_bytes(*session.request.budget_bytes)
+               : ", no budget") +
+          "\n";
+  text +=
+      "  parameters " + format_bytes(plan.parameter_bytes) + ", solver state " +
+      format_bytes(plan.solver_state_bytes) + ", gradients " + format_bytes(plan.gradient_bytes) +
+      ", activations " + format_bytes(plan.activation_bytes) + ", workspace " +
+      format_bytes(plan.workspace_bytes) + ", staging " + format_bytes(plan.staging_bytes) + "\n";
+  text += "  layers kept " + std::to_string(layers.keep) + ", offloaded " +
+          std::to_string(layers.offload) + ", recomputed " + std::to_string(layers.recompute) +
+          "; host " + format_bytes(session.host_bytes) + "; peak at \"" + program.peak_operation +
+          "\"; planned in " + fixed(session.planning_ms, 1) + " ms\n";
+  return text;
+}
+
+std::string plans_to_table(const std::vector<SessionPlan>& plans) {
+  std::string text = padded("policy", 12, false) + padded("feasible", 9) + padded("peak", 12) +
+                     padded("minimum", 12) + padded("host", 12) + padded("keep", 7) +
+                     padded("offload", 9) + padded("recompute", 11) + padded("step ms", 12) + "\n";
+  for (const SessionPlan& session : plans) {
+    const LayerCounts layers = count_layers(session.main());
+    const Json step = compute_ms(session);
+    text +=
+        padded(session.main().plan.policy, 12, false) + padded(session.feasible ? "yes" : "no", 9) +
+        padded(format_bytes(session.planned_peak_bytes), 12) +
+        padded(format_bytes(session.minimum_budget_bytes), 12) +
+        padded(format_bytes(session.host_bytes), 12) + padded(std::to_string(layers.keep), 7) +
+        padded(std::to_string(layers.offload), 9) + padded(std::to_string(layers.recompute), 11) +
+        padded(step.is_null() ? "-" : fixed(step.get<double>(), 1), 12) + "\n";
+  }
+  return text;
+}
+
+std::string summary_to_text(const Graph& graph) {
+  std::size_t widest = 5;
+  for (const Node& node : graph.nodes) widest = std::max(widest, node.name.size());
+  std::string text = padded("layer", widest + 2, false) + padded("type", 24, false) +
+                     padded("output", 24, false) + padded("parameters", 14) +
+                     padded("forward MFLOP", 16) + "\n";
+  double total_flops = 0;
+  for (const Node& node : graph.nodes) {
+    std::int64_t parameters = 0;
+    for (const ParameterSpec& parameter : node.info.parameters)
+      parameters += num_elements(parameter.shape);
+    const double flops = node.info.pass(Pass::forward).flops;
+    total_flops += flops;
+    text += padded(node.name, widest + 2, false) + padded(node.type, 24, false) +
+            padded(to_string(node.info.output.shape), 24, false) + padded(grouped(parameters), 14) +
+            padded(fixed(flops * 1e-6, 2), 16) + "\n";
+  }
+  text += graph.name + ": " + std::to_string(graph.nodes.size()) + " layers, " +
+          grouped(num_parameters(graph)) + " parameters, input " +
+          to_string(graph.tensor(graph.input).spec.shape) + ", forward " +
+          fixed(total_flops * 1e-9, 3) + " GFLOP\n";
+  return text;
+}
+
+}  // namespace layup

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "apps/checkpoint.h"
+#include "apps/plan_report.h"
+#include "apps/run_folder.h"
+#include "apps/run_log.h"
+#include "data/batch_loader.h"
+#include "engine/error.h"
+#include "engine/process.h"
+
+namespace layup {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::vector<BatchSlot> staging_slots(const Session& session) {
+  std::vector<BatchSlot> slots;
+  for (int slot = 0; slot < kStagingSlots; ++slot)
+    slots.push_back({session.staged_images(slot), session.staged_labels(slot)});
+  return slots;
+}
+
+// Runs the whole test set through the session. The batch loader of training must be stopped: both
+// fill the same staging slots.
+EvaluationReport evaluate_session(const RunConfig& config, Session& session, std::int64_t epoch,
+                                  const std::atomic<int>* stop) {
+  const std::int64_t batch = session.plan().request.evaluation_batch;
+  LoaderOptions options;
+  options.batch = batch;
+  options.seed = config.train.seed;
+  options.training = false;
+  options.data = config.data_options;
+  BatchLoader loader(*config.data.test, options, staging_slots(session));
+  loader.start(0, 0);
+  double loss = 0;
+  std::int64_t correct = 0;
+  std::int64_t seen = 0;
+  while (const auto item = loader.next()) {
+    StepState state;
+    state.seed = config.train.seed;
+    state.input_slot = item->slot;
+    const StepResult result =
+        session.run(item->count == batch ? ProgramId::evaluate : ProgramId::evaluate_last, state);
+    loss += static_cast<double>(result.loss) * static_cast<double>(item->count);
+    correct += result.correct;
+    seen += item->count;
+    loader.release(item->slot);
+    if (stop != nullptr && stop->load() != 0) break;
+  }
+  const auto count = static_cast<double>(std::max<std::int64_t>(seen, 1));
+  return {epoch, loss / count, static_cast<double>(correct) / count};
+}
+
+SessionRequest request_for(const RunConfig& config, const RunOptions& options) {
+  SessionRequest request;
+  request.batch = config.train.batch;
+  request.last_batch = config.last_batch();
+  if (config.data.train->size() < config.train.batch) {  // every batch is the partial one
+    request.batch = config.data.train->size();
+    request.last_batch = 0;
+  }
+  if (config.data.test) {
+    request.evaluation_batch = std::min(request.batch, config.data.test->size());
+    request.last_evaluation_batch = config.data.test->size() % request.evaluation_batch;
+  }
+  request.device = options.device;
+  request.threads = options.threads;
+  request.policy = config.memory.policy;
+  request.budget_bytes = config.memory.budget_bytes;
+  return request;
+}
+
+class Trainer {
+ public:
+  Trainer(const RunConfig& config, const RunOptions& options, TrainObserver& observer)
+      : config_(config),
+        options_(options),
+        observer_(observer),
+        schedule_(config.schedule()),
+        steps_per_epoch_(config.steps_per_epoch()),
+        end_step_(options.steps.value_or(config.total_steps())) {}
+
+  TrainResult run() {
+    out_ = options_.out;
+    const bool resumes = !options_.resume.empty();
+    if (resumes && out_.empty())
+      out_ = std::filesystem::is_directory(options_.resume) ? options_.resume
+                                                            : options_.resume.parent_path();
+    const auto device = make_cpu_device(options_.device, options_.link);
+    const SessionPlan plan = plan_run(config_, options_, config_.memory.policy);
+    observer_.on_plan(plan);
+    require_feasible(plan);
+    Session session(*device, plan, config_.solver.rule.get());
+    session_ = &session;
+    start_from_weights(session);
+    if (resumes && step_ >= end_step_) {
+      observer_.on_message("already at step " + std::to_string(step_) + " of " +
+                           std::to_string(end_step_) +
+                           ": nothing to do; raise --epochs or --steps to go on");
+      return {summary(), 0};
+    }
+    open_log(resumes);
+    log_.write({{"event", "start"}, {"config", config_.json}, {"step", step_}});
+    Json planned = {{"event", "plan"}};
+    planned.update(plan_to_json(plan));
+    log_.write(planned);
+    for (const std::string& warning : warnings_)
+      log_.write({{"event", "warning"}, {"message", warning}});
+    LoaderOptions loader_options;
+    loader_options.batch = config_.train.batch;
+    loader_options.seed = config_.train.seed;
+    loader_options.data = config_.data_options;
+    BatchLoader loader(*config_.data.train, loader_options, staging_slots(session));
+    return loop(loader);
+  }
+
+ private:
+  void start_from_weights(Session& session) {
+    session.initialize(config_.train.seed);
+    if (!options_.init.empty())
+      observer_.on_message("weights from " + load_weights(options_.init, session).string());
+    if (options_.resume.empty()) return;
+    const LoadedCheckpoint loaded = load_checkpoint(options_.resume, session, run_state());
+    step_ = saved_step_ = loaded.state.step;
+    warnings_ = loaded.warnings;
+    for (const std::string& warning : warnings_) observer_.on_message("warning: " + warning);
+    observer_.on_message("resumed from " + loaded.path.string() + " at step " +
+                         std::to_string(step_));
+  }
+
+  void open_log(bool append) {
+    std::filesystem::path path = options_.log;
+    if (path.empty() && !out_.empty()) path = out_ / "log.jsonl";
+    if (!path.empty()) log_ = RunLog(path, append);
+  }
+
+  RunState run_state() const {
+    return {step_,
+            config_.train.batch,
+            config_.data.train->size(),
+            config_.train.seed,
+            config_.solver.rule->params().dump(),
+            to_string(options_.device),
+            options_.threads};
+  }
+
+  int signal() const { return options_.stop == nullptr ? 0 : options_.stop->load(); }
+
+  TrainResult loop(BatchLoader& loader) {
+    loader.start(step_ / steps_per_epoch_, step_ % steps_per_epoch_);
+    while (step_ < end_step_ && signal() == 0) {
+      train_step(loader);
+      const bool epoch_ends = step_ % steps_per_epoch_ == 0;
+      if ((epoch_ends || step_ == end_step_) && config_.data.test && signal() == 0)
+        evaluate_between(loader);
+      if (is_checkpoint_due(epoch_ends) && signal() == 0) save();
+    }
+    loader.stop();
+    if (signal() != 0) save_interrupted();
+    Json line = summary();
+    log_.write(line);
+    return {line, signal()};
+  }
+
+  void train_step(BatchLoader& loader) {
+    const Clock::time_point waiting_since = Clock::now();
+    const std::optional<Batch> batch = loader.next();
+    LAYUP_ASSERT(batch.has_value());
+    StepState state;
+    state.step = step_;
+    state.seed = config_.train.seed;
+    state.learning_rate = static_cast<float>(schedule_.at(step_));
+    state.input_slot = batch->slot;
+    const SessionRequest& request = session_->plan().request;
+    const ProgramId program =
+        batch->count == request.batch ? ProgramId::train : ProgramId::train_last;
+    const Clock::time_point start = Clock::now();
+    const StepResult result = session_->run(program, state);
+    const double step_s = seconds_since(start);
+    if (result.failed != 0) throw_diverged(program, state, result);
+    loader.release(batch->slot);
+    loss_ = result.loss;
+    ++step_;
+    note_time(step_s, seconds_since(waiting_since), batch->count);
+    report(state.learning_rate, step_s, batch->epoch);
+  }
+
+  [[noreturn]] void throw_diverged(ProgramId program, const StepState& state,
+                                   const StepResult& result) {
+    const std::string where = session_->explain_failure(program, state, result.failed);
+    std::string text = "training diverged at step " + std::to_string(step_) + ": the " +
+                       (result.failed == kFailedLoss ? "loss" : "gradient") +
+                       " is not finite; the first value that is not is of " + where +
+                       ". Lower the learning rate (it is " + Json(schedule_.at(step_)).dump() +
+                       ") or add a warm-up.";
+    if (!out_.empty())
+      text += list_checkpoints(out_).empty()
+                  ? " Nothing was saved."
+                  : " The last good state is " + list_checkpoints(out_).front().string() + ".";
+    log_.write({{"event", "diverged"}, {"step", step_}, {"layer", where}});
+    throw DivergedError(text);
+  }
+
+  void note_time(double step_s, double whole_s, std::int64_t images) {
+    step_ms_.push_back(static_cast<float>(step_s * 1e3));
+    num_images_ += images;
+    train_s_ += whole_s;
+    const double rate = static_cast<double>(images) / whole_s;
+    // The first step is cold: it counts for nothing once there are others.
+    smoothed_rate_ = step_ms_.size() <= 2 ? rate : 0.9 * smoothed_rate_ + 0.1 * rate;
+  }
+
+  void report(double learning_rate, double step_s, std::int64_t epoch) {
+    const double steps_left = static_cast<double>(end_step_ - step_);
+    observer_.on_step({step_, end_step_, epoch, config_.train.epochs, loss_, learning_rate,
+                       smoothed_rate_,
+                       steps_left * static_cast<double>(config_.train.batch) / smoothed_rate_});
+    log_.write({{"event", "step"},
+                {"step", step_},
+                {"epoch", epoch},
+                {"loss", finite_or_null(loss_)},
+                {"learning_rate", learning_rate},
+                {"step_ms", step_s * 1e3},
+                {"images_per_s", smoothed_rate_}});
+  }
+
+  void evaluate_between(BatchLoader& loader) {
+    loader.stop();
+    const std::int64_t epochs_done = step_ / steps_per_epoch_;
+    const EvaluationReport report =
+        evaluate_session(config_, *session_, epochs_done, options_.stop);
+    if (signal() == 0) {  // an interrupted one says nothing
+      accuracy_ = report.accuracy;
+      observer_.on_evaluation(report);
+      log_.write({{"event", "evaluation"},
+                  {"step", step_},
+                  {"epoch", epochs_done},
+                  {"loss", finite_or_null(report.loss)},
+                  {"accuracy", report.accuracy}});
+    }
+    loader.start(step_ / steps_per_epoch_, step_ % steps_per_epoch_);
+  }
+
+  bool is_checkpoint_due(bool epoch_ends) const {
+    if (out_.empty()) return false;
+    const CheckpointOptions& when = config_.train.checkpoint;
+    return step_ == end_step_ || (when.every_steps > 0 && step_ % when.every_steps == 0) ||
+           (when.every_epochs > 0 && epoch_ends &&
+            (step_ / steps_per_epoch_) % when.every_epochs == 0);
+  }
+
+  void save() {
+    const std::filesystem::path path =
+        save_checkpoint(out_, *session_, run_state(), config_.train.checkpoint.keep);
+    saved_step_ = step_;
+    log_.write({{"event", "checkpoint"}, {"step", step_}, {"path", path.string()}});
+  }
+
+  // Nothing is lost: without --out the state goes to a folder of its own.
+  void save_interrupted() {
+    if (saved_step_ == step_ || step_ == 0) return;
+    if (out_.empty()) {
+      out_ = "layup-interrupted";
+      for (int n = 1; std::filesystem::exists(out_); ++n)
+        out_ = "layup-interrupted-" + std::to_string(n);
+      std::filesystem::create_directory(out_);
+    }
+    save();
+    observer_.on_message("stopped at step " + std::to_string(step_) + "; go on with --resume " +
+                         out_.string());
+  }
+
+  Json summary() const {
+    std::vector<float> sorted = step_ms_;
+    if (sorted.size() > 1) sorted.erase(sorted.begin());  // the cold one
+    std::sort(sorted.begin(), sorted.end());
+    const Json median = sorted.empty() ? Json(nullptr) : Json(sorted[sorted.size() / 2]);
+    return {{"event", "summary"},
+            {"policy", session_->plan().main().plan.policy},
+            {"device", to_string(options_.device)},
+            {"threads", options_.threads},
+            {"batch", config_.train.batch},
+            {"steps", step_},
+            {"epochs", step_ / steps_per_epoch_},
+            {"step_ms_median", median},
+            {"images_per_s",
+             train_s_ > 0 ? Json(static_cast<double>(num_images_) / train_s_) : Json(nullptr)},
+            {"planned_peak_bytes", session_->plan().planned_peak_bytes},
+            {"measured_peak_bytes", session_->measured_peak_bytes()},
+            {"process_base_rss_bytes", session_->base_rss_bytes()},
+            {"process_peak_rss_bytes", peak_rss_bytes()},
+            {"allocations_after_start", session_->allocations_after_start()},
+            {"weights_hash", session_->weights_hash()},
+            {"loss", step_ms_.empty() ? Json(nullptr) : finite_or_null(loss_)},
+            {"test_accuracy", accuracy_ ? Json(*accuracy_) : Json(nullptr)}};
+  }
+
+  const RunConfig& config_;
+  const RunOptions& options_;
+  TrainObserver& observer_;
+  LrSchedule schedule_;
+  std::int64_t steps_per_epoch_;
+  std::int64_t end_step_;
+  std::filesystem::path out_;
+  RunLog log_;
+  Session* session_ = nullptr;
+  std::vector<std::string> warnings_;
+  std::int64_t step_ = 0;
+  std::int64_t saved_step_ = -1;
+  double loss_ = 0;
+  std::optional<double> accuracy_;
+  std::vector<float> step_ms_;
+  double smoothed_rate_ = 0;
+  double train_s_ = 0;
+  std::int64_t num_images_ = 0;
+};
+
+}  // namespace
+
+SessionPlan plan_run(const RunConfig& config, const RunOptions& options, const std::string& policy,
+                     const MachineProfile* machine) {
+  SessionRequest request = request_for(config, options);
+  request.policy = policy;
+  request.machine = machine;
+  return plan_session(config.network, config.solver.rule.get(), request);
+}
+
+TrainResult train(const RunConfig& config, const RunOptions& options, TrainObserver& observer) {
+  return Trainer(config, options, observer).run();
+}
+
+EvaluationReport evaluate(const RunConfig& config, const RunOptions& options) {
+  if (!config.data.test) throw DataError("the data set has no test split to evaluate on");
+  SessionRequest request = request_for(config, options);
+  request.is_training = false;
+  const SessionPlan plan = plan_session(config.network, nullptr, request);
+  const auto device = make_cpu_device(options.device, options.link);
+  Session session(*device, plan, nullptr);
+  session.initialize(config.train.seed);
+  load_weights(options.init.empty() ? options.resume : options.init, session);
+  return evaluate_session(config, session, 0, options.stop);
+}
+
+}  // namespace layup

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the system says of this process and machine.
+#pragma once
+
+#include <cstdint>
+
+namespace layup {
+
+std::int64_t current_rss_bytes();  // VmRSS; 0 where /proc is missing
+std::int64_t peak_rss_bytes();     // VmHWM
+// Processors that this process may use (its affinity mask).
+int available_processors();
+
+}  // namespace layup
