@@ -9,6 +9,15 @@ namespace layup {
 // sums of some 100 products against float64 differ by about 1e-6; a wrong term shows far above.
 constexpr double kGoldenLayer = 1e-5;
 
+// Losses and gradients of whole networks, by the rules of tests/golden/README.md: the first loss
+// relative; later ones absolute, at least this and otherwise by what float32 moves them.
+constexpr double kGoldenFirstLoss = 1e-5;
+constexpr double kGoldenLaterLoss = 1e-3;
+// |ours - theirs| of a gradient norm: this part of theirs, plus this part of the largest norm (a
+// gradient that is exactly zero has a norm of rounding noise).
+constexpr double kGoldenGradient = 1e-2;
+constexpr double kGoldenGradientZero = 1e-6;
+
 // Central differences against the analytic gradient, over the largest gradient in the tensor. The
 // stencil is of fourth order, so that what is left is float32 rounding of the analytic side and
 // the fifth derivative times step^4; a wrong term or factor is of the order of 1.

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/random_graph.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/json_node.h"
+#include "engine/rng.h"
+
+namespace layup::test {
+namespace {
+
+struct Open {
+  std::string name;
+  std::int64_t channels = 0;
+  std::int64_t extent = 0;
+  bool is_read = false;
+};
+
+class Writer {
+ public:
+  Writer(std::uint64_t seed, int num_layers) : random_(seed), num_layers_(num_layers) {}
+
+  std::string write() {
+    tensors_.push_back({"input", 2, 8, false});
+    for (int i = 0; i < num_layers_; ++i) add_random();
+    add_classifier();
+    return Json{{"name", "random"}, {"input", {{"shape", {2, 8, 8}}}}, {"layers", layers_}}.dump();
+  }
+
+ private:
+  // Mostly the latest tensor; now and then one from long ago.
+  std::size_t pick() {
+    const auto count = static_cast<std::int64_t>(tensors_.size());
+    return static_cast<std::size_t>(random_.chance(70) ? count - 1 : random_.below(count));
+  }
+
+  void add(const char* type, const std::vector<std::size_t>& inputs, Json params,
+           std::int64_t channels, std::int64_t extent) {
+    const std::string name = std::string(type) + std::to_string(layers_.size());
+    Json layer = {{"name", name}, {"type", type}};
+    Json names = Json::array();
+    for (const std::size_t input : inputs) {
+      names.push_back(tensors_[input].name);
+      tensors_[input].is_read = true;
+    }
+    layer["inputs"] = names;
+    layer.update(params);
+    layers_.push_back(layer);
+    tensors_.push_back({name, channels, extent, false});
+  }
+
+  void add_random() {
+    const std::size_t at = pick();
+    const Open x = tensors_[at];
+    switch (random_.below(7)) {
+      case 0:
+      case 1: {
+        const std::int64_t channels = 1 + random_.below(3);
+        add("conv2d", {at}, {{"out_channels", channels}, {"kernel", 3}, {"padding", 1}}, channels,
+            x.extent);
+        return;
+      }
+      case 2: add("batch_norm", {at}, Json::object(), x.channels, x.extent); return;
+      case 3: add("relu", {at}, Json::object(), x.channels, x.extent); return;
+      case 4: add("dropout", {at}, {{"p", 0.25}}, x.channels, x.extent); return;
+      case 5:
+        if (x.extent < 4) return;
+        add(random_.chance(50) ? "max_pool2d" : "avg_pool2d", {at}, {{"kernel", 2}}, x.channels,
+            x.extent / 2);
+        return;
+      default: add_sum(at); return;
+    }
+  }
+
+  // With one to three tensors of the same shape, itself among them.
+  void add_sum(std::size_t at) {
+    std::vector<std::size_t> same;
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      if (tensors_[i].channels == tensors_[at].channels &&
+          tensors_[i].extent == tensors_[at].extent)
+        same.push_back(i);
+    std::vector<std::size_t> inputs = {at};
+    for (std::int64_t i = 1 + random_.below(2); i > 0; --i)
+      inputs.push_back(
+          same[static_cast<std::size_t>(random_.below(static_cast<std::int64_t>(same.size())))]);
+    add("add", inputs, Json::object(), tensors_[at].channels, tensors_[at].extent);
+  }
+
+  // Every loose end becomes a vector of 4 values; their sum goes to the loss.
+  void add_classifier() {
+    std::vector<std::size_t> ends;
+    const std::size_t count = tensors_.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (tensors_[i].is_read) continue;
+      add("linear", {i}, {{"out_features", 4}}, 4, 1);
+      ends.push_back(tensors_.size() - 1);
+    }
+    if (ends.size() > 1) add("add", ends, Json::object(), 4, 1);
+    add("softmax_cross_entropy", {tensors_.size() - 1}, Json::object(), 1, 1);
+  }
+
+  RandomSource random_;
+  int num_layers_;
+  std::vector<Open> tensors_;
+  Json layers_ = Json::array();
+};
+
+}  // namespace
+
+std::uint64_t RandomSource::bits() { return mix(mix(seed_) + position_++); }
+
+std::int64_t RandomSource::below(std::int64_t limit) {
+  return static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(limit));
+}
+
+std::string random_network(std::uint64_t seed, int num_layers) {
+  return Writer(seed, num_layers).write();
+}
+
+}  // namespace layup::test
