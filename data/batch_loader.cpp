@@ -2,6 +2,7 @@
 #include "data/batch_loader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/error.h"
 
@@ -138,12 +139,13 @@ BatchLoader::Part BatchLoader::claim() {
   return part;
 }
 
-void BatchLoader::finish(const Part& part, const std::exception_ptr& error) {
+// Takes the exception over: from here on only the thread that calls next() and stop() holds it.
+void BatchLoader::finish(const Part& part, std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   Slot& slot = slots_[static_cast<std::size_t>(part.batch.slot)];
   // Of several failures the first sample's is reported, whichever thread was faster.
   if (error && (!slot.error || part.index < slot.error_part)) {
-    slot.error = error;
+    slot.error = std::move(error);
     slot.error_part = part.index;
   }
   if (--slot.parts_left == 0) {
@@ -166,8 +168,7 @@ void BatchLoader::work(std::vector<std::uint8_t>& pixels) {
     } catch (...) {
       error = std::current_exception();
     }
-    finish(part, error);
-    error = nullptr;
+    finish(part, std::move(error));
     lock.lock();
   }
 }

@@ -99,7 +99,7 @@ class BatchLoader {
   bool can_claim() const;
   Part claim();
   void load(const Part& part, std::vector<std::uint8_t>& pixels) const;
-  void finish(const Part& part, const std::exception_ptr& error);
+  void finish(const Part& part, std::exception_ptr error);
   void quit();
 
   const Dataset& dataset_;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "engine/error.h"
+#include "tests/support/allocation_counter.h"
 #include "tests/support/dataset_files.h"
 
 namespace layup {
@@ -235,6 +236,21 @@ TEST_CASE("labels out of range never reach a batch (B12)") {
     CHECK(data_error([&] { run(set, options, 8); }) ==
           "sample 17: label " + std::to_string(bad) + ", but the set has 10 classes (0 to 9)");
   }
+}
+
+TEST_CASE("nothing is allocated after construction") {
+  const CountingDataset set(103, kShape);
+  Slots slots(2, 16);
+  BatchLoader loader(set, training_options(16, 4), slots.views());
+  const std::int64_t before = num_allocations();
+  loader.start(0, 3);
+  for (int i = 0; i < 40; ++i) loader.release(loader.next()->slot);
+  loader.stop();
+  loader.start(5, 0);
+  loader.release(loader.next()->slot);
+  CHECK(num_allocations() == before);
+  const std::vector<float> one_more(1000);
+  CHECK((num_allocations() > before || !counts_allocations()));
 }
 
 TEST_CASE("slots: all of them are used, and misuse is caught rather than waiting for ever") {
