@@ -131,7 +131,7 @@ TEST_CASE("graph: what is written as JSON reads back the same") {
 }
 
 struct Breakage {
-  const char* name;
+  std::string name;
   std::function<void(Graph&)> apply;
   const char* words;
 };

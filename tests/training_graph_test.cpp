@@ -187,7 +187,7 @@ TEST_CASE("training graph: what cannot be trained is refused") {
 }
 
 struct Breakage {
-  const char* name;
+  std::string name;
   std::function<void(TrainingGraph&)> apply;
   const char* words;
 };
