@@ -19,9 +19,7 @@ using test::parse_network;
 using test::physical_training;
 
 MemoryPlan plan_of(const PhysicalGraph& graph, const std::string& policy = "none") {
-  PlanOptions options;
-  options.policy = policy;
-  return plan_memory(graph, options).plan;
+  return test::plan_program(graph, policy).plan;
 }
 
 std::string error_of(const MemoryPlan& plan, const PhysicalGraph& graph) {
@@ -193,21 +191,16 @@ TEST_CASE("plan: updates inside backward keep few gradients at a time") {
   CHECK(plan_of(graph, "none").arena_bytes < plan_of(graph, "caffe").arena_bytes);
 }
 
-TEST_CASE("plan: a budget decides, and what would be enough is said") {
+TEST_CASE("plan: a budget decides") {
   const PhysicalGraph graph = physical_training(parse_network(test::kSmallResidual), 2);
-  PlanOptions options;
-  options.policy = "none";
-  const std::int64_t needed = plan_memory(graph, options).plan.arena_bytes;
-  options.budget_bytes = needed;
-  CHECK(plan_memory(graph, options).feasible);
-  options.budget_bytes = needed - 1;
-  const PlanResult refused = plan_memory(graph, options);
+  const std::int64_t needed = plan_of(graph).arena_bytes;
+  CHECK(test::plan_program(graph, "none", needed).feasible);
+  const PlanResult refused = test::plan_program(graph, "none", needed - 1);
   CHECK_FALSE(refused.feasible);
-  CHECK(refused.minimum_budget_bytes == needed);
+  CHECK(refused.plan.arena_bytes == needed);
   CHECK_FALSE(refused.peak_operation.empty());
-  options.policy = "nome";
-  CHECK_THROWS_WITH_AS(plan_memory(graph, options), doctest::Contains("did you mean \"none\"?"),
-                       ConfigError);
+  CHECK_THROWS_WITH_AS(test::plan_program(graph, "nome"),
+                       doctest::Contains("did you mean \"none\"?"), ConfigError);
 }
 
 // Batch 32, 224 x 224, on the K40M.
@@ -217,18 +210,10 @@ PhysicalGraph on_k40m(const std::string& model) {
   return graph;
 }
 
-MemoryPlan plan_on_k40m(const PhysicalGraph& graph, const std::string& policy) {
-  const MachineProfile machine = read_machine_profile("profiles/k40m.json");
-  PlanOptions options;
-  options.policy = policy;
-  options.machine = &machine;
-  return plan_memory(graph, options).plan;
-}
-
 TEST_CASE("plan: the baseline's rule gives the published sizes") {
   // DESIGN's rule by hand for ResNet-34 and 50; Layrub's paper measured 4,430 and 11,425 MB.
   const auto check = [](int depth, double expected_bytes) {
-    const MemoryPlan plan = plan_on_k40m(
+    const MemoryPlan plan = plan_of(
         on_k40m(R"({"builder": "resnet", "depth": )" + std::to_string(depth) + "}"), "caffe");
     MESSAGE("caffe, ResNet-" << depth << ", batch 32: " << plan.arena_bytes << " bytes");
     CHECK(std::abs(static_cast<double>(plan.arena_bytes) - expected_bytes) <=

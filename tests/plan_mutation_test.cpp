@@ -189,9 +189,7 @@ TEST_CASE("plan: the validator agrees with a slow one on changed plans") {
     RandomSource random(seed);
     const PhysicalGraph graph = test::physical_training(
         test::parse_network(test::random_network(seed, 4 + static_cast<int>(random.below(14)))), 2);
-    PlanOptions options;
-    options.policy = random.chance(90) ? "none" : "caffe";
-    const MemoryPlan plan = plan_memory(graph, options).plan;
+    const MemoryPlan plan = test::plan_program(graph, random.chance(90) ? "none" : "caffe").plan;
     REQUIRE(SlowChecker(plan, graph).is_good());
     for (int change = 0; change < 60; ++change) {
       MemoryPlan changed = plan;

@@ -29,9 +29,7 @@ class Case {
  public:
   explicit Case(bool with_copies)
       : graph(physical_training(parse_network(test::kSmallResidual), 2)) {
-    PlanOptions options;
-    options.policy = "none";
-    program = lower(graph, plan_memory(graph, options).plan);
+    program = lower(graph, test::plan_program(graph, "none").plan);
     if (with_copies) add_copies();
   }
 
@@ -307,9 +305,7 @@ TEST_CASE("program: the text of a small program") {
         {"name": "fc", "type": "linear", "out_features": 2, "bias": false},
         {"name": "loss", "type": "softmax_cross_entropy"}]})"),
                         2);
-  PlanOptions options;
-  options.policy = "none";
-  CHECK(to_string(lower(graph, plan_memory(graph, options).plan), graph) ==
+  CHECK(to_string(lower(graph, test::plan_program(graph, "none").plan), graph) ==
         "compute: load images (staging:images@64) -> (input@448)\n"
         "compute: load labels (staging:labels@128) -> (labels@512)\n"
         "compute: fc forward (input@448, fc.weight@192) -> (fc:y@576)\n"
@@ -326,9 +322,7 @@ TEST_CASE("program: plans of random networks give right programs") {
     const PhysicalGraph graph = physical_training(parse_network(test::random_network(seed, 25)), 2);
     for (const char* policy : {"none", "caffe"}) {
       INFO("seed " << seed << ", policy " << policy);
-      PlanOptions options;
-      options.policy = policy;
-      CHECK_NOTHROW(lower(graph, plan_memory(graph, options).plan));
+      CHECK_NOTHROW(lower(graph, test::plan_program(graph, policy).plan));
     }
   }
 }

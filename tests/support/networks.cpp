@@ -61,4 +61,12 @@ PhysicalGraph physical_training(const GraphDef& def, std::int64_t batch, int thr
   return select_kernels(graph, differentiate(graph, options), DeviceKind::reference, threads);
 }
 
+PlanResult plan_program(const PhysicalGraph& graph, const std::string& policy,
+                        std::optional<std::int64_t> budget_bytes) {
+  PlanOptions options;
+  options.policy = policy;
+  options.budget_bytes = budget_bytes;
+  return plan_memory(graph, options);
+}
+
 }  // namespace layup::test
