@@ -75,6 +75,7 @@ MemoryOptions read_memory(JsonReader& root) {
   if (reader->has("policy")) memory.policy = reader->require_choice("policy", policy_names());
   memory.budget_bytes = reader->get_bytes("budget");
   memory.host_budget_bytes = reader->get_bytes("host_budget");
+  memory.updates_inside_backward = reader->get_bool("updates_inside_backward", true);
   if (reader->has("spill"))
     reader->fail("spill", "this version has no file tier; remove \"spill\"");
   reader->finish();

@@ -32,6 +32,7 @@ struct MemoryOptions {
   std::string policy = "auto";
   std::optional<std::int64_t> budget_bytes;
   std::optional<std::int64_t> host_budget_bytes;
+  bool updates_inside_backward = true;
 };
 
 struct RunConfig {

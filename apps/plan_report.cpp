@@ -14,32 +14,32 @@ struct LayerCounts {
   std::int64_t recompute = 0;
 };
 
-// A layer is counted by what becomes of its output.
+// A layer is counted by what becomes of it: computed again at least once; else its output (or what
+// takes over the output's bytes in place) copied out; else kept.
 LayerCounts count_layers(const ProgramPlan& program) {
+  const PhysicalGraph& graph = program.physical;
+  std::vector<char> is_copied(graph.values.size(), 0);
+  std::vector<char> is_replayed(program.graph.nodes.size(), 0);
+  for (const Action& action : program.plan.actions) {
+    if (action.kind == ActionKind::offload) is_copied[index(action.value)] = 1;
+    if (action.kind == ActionKind::replay && action.operation < is_replayed.size())
+      is_replayed[action.operation] = 1;
+  }
+  // Later residencies take over earlier ones: pass the mark back along the chain.
+  const std::vector<Residency>& stays = program.plan.residencies;
+  for (std::size_t i = stays.size(); i-- > 0;)
+    if (stays[i].over >= 0 && is_copied[index(stays[i].value)] != 0)
+      is_copied[index(stays[static_cast<std::size_t>(stays[i].over)].value)] = 1;
   LayerCounts counts;
-  for (const PhysicalOperation& op : program.physical.operations) {
+  for (const PhysicalOperation& op : graph.operations) {
     if (op.kind != OpKind::layer || (op.pass != Pass::forward && op.pass != Pass::evaluate))
       continue;
-    const auto output = std::find_if(op.writes.begin(), op.writes.end(), [&](ValueId value) {
-      const ValueKind kind = program.physical.value(value).kind;
-      return kind == ValueKind::activation || kind == ValueKind::metric;
+    const bool copied = std::any_of(op.writes.begin(), op.writes.end(), [&](ValueId value) {
+      return graph.value(value).kind == ValueKind::activation && is_copied[index(value)] != 0;
     });
-    switch (output == op.writes.end() ? Retention::keep : program.plan.retention[index(*output)]) {
-      case Retention::keep: ++counts.keep; break;
-      case Retention::offload: ++counts.offload; break;
-      case Retention::recompute: ++counts.recompute; break;
-    }
+    ++(is_replayed[index(op.node)] != 0 ? counts.recompute : copied ? counts.offload : counts.keep);
   }
   return counts;
-}
-
-// Of the work without any recompute; null without a cost model.
-Json compute_ms(const SessionPlan& plan) {
-  if (plan.request.machine == nullptr) return nullptr;
-  double total = 0;
-  for (const PhysicalOperation& op : plan.main().physical.operations)
-    total += plan.request.machine->operation_ms(op);
-  return total;
 }
 
 std::string fixed(double value, int digits) {
@@ -66,7 +66,6 @@ Json plan_to_json(const SessionPlan& session) {
   const ProgramPlan& program = session.main();
   const MemoryPlan& plan = program.plan;
   const LayerCounts layers = count_layers(program);
-  const Json compute = compute_ms(session);
   Json json;
   json["policy"] = plan.policy;
   json["device"] = to_string(session.request.device);
@@ -91,11 +90,12 @@ Json plan_to_json(const SessionPlan& session) {
   json["num_keep"] = layers.keep;
   json["num_offload"] = layers.offload;
   json["num_recompute"] = layers.recompute;
-  json["compute_ms"] = compute;
-  json["recompute_ms"] = compute.is_null() ? compute : Json(0.0);
-  json["transfer_ms"] = compute.is_null() ? compute : Json(0.0);
-  json["stall_ms"] = compute.is_null() ? compute : Json(0.0);
-  json["step_ms"] = compute;
+  json["compute_ms"] = program.cost.compute_ms();
+  json["recompute_ms"] = program.timeline.recompute_ms;
+  json["transfer_ms"] = program.timeline.transfer_ms;
+  json["stall_ms"] = program.timeline.stall_ms;
+  json["step_ms"] = program.timeline.step_ms;
+  json["costs"] = program.cost.source;
   json["lower_bound_ms"] = nullptr;
   json["planning_ms"] = session.planning_ms;
   json["peak_operation"] = program.peak_operation;
@@ -125,23 +125,31 @@ std::string plan_to_text(const SessionPlan& session) {
           std::to_string(layers.offload) + ", recomputed " + std::to_string(layers.recompute) +
           "; host " + format_bytes(session.host_bytes) + "; peak at \"" + program.peak_operation +
           "\"; planned in " + fixed(session.planning_ms, 1) + " ms\n";
+  const double compute_ms = program.cost.compute_ms();
+  text += "  predicted step " + fixed(program.timeline.step_ms, 1) + " ms, " +
+          fixed((program.timeline.step_ms / compute_ms - 1) * 100, 1) +
+          " % over keeping everything (recompute " + fixed(program.timeline.recompute_ms, 1) +
+          " ms, stalls " + fixed(program.timeline.stall_ms, 1) +
+          " ms; costs: " + program.cost.source + ")\n";
   return text;
 }
 
 std::string plans_to_table(const std::vector<SessionPlan>& plans) {
   std::string text = padded("policy", 12, false) + padded("feasible", 9) + padded("peak", 12) +
                      padded("minimum", 12) + padded("host", 12) + padded("keep", 7) +
-                     padded("offload", 9) + padded("recompute", 11) + padded("step ms", 12) + "\n";
+                     padded("offload", 9) + padded("recompute", 11) + padded("step ms", 12) +
+                     padded("x none", 9) + "\n";
   for (const SessionPlan& session : plans) {
     const LayerCounts layers = count_layers(session.main());
-    const Json step = compute_ms(session);
     text +=
         padded(session.main().plan.policy, 12, false) + padded(session.feasible ? "yes" : "no", 9) +
         padded(format_bytes(session.planned_peak_bytes), 12) +
         padded(format_bytes(session.minimum_budget_bytes), 12) +
         padded(format_bytes(session.host_bytes), 12) + padded(std::to_string(layers.keep), 7) +
         padded(std::to_string(layers.offload), 9) + padded(std::to_string(layers.recompute), 11) +
-        padded(step.is_null() ? "-" : fixed(step.get<double>(), 1), 12) + "\n";
+        padded(fixed(session.main().timeline.step_ms, 1), 12) +
+        padded(fixed(session.main().timeline.step_ms / session.main().cost.compute_ms(), 3), 9) +
+        "\n";
   }
   return text;
 }

@@ -12,6 +12,7 @@
 #include "data/batch_loader.h"
 #include "engine/error.h"
 #include "engine/process.h"
+#include "scheduler/calibrate.h"
 
 namespace layup {
 namespace {
@@ -76,7 +77,59 @@ SessionRequest request_for(const RunConfig& config, const RunOptions& options) {
   request.threads = options.threads;
   request.policy = config.memory.policy;
   request.budget_bytes = config.memory.budget_bytes;
+  request.host_budget_bytes = config.memory.host_budget_bytes;
+  request.updates_inside_backward = config.memory.updates_inside_backward;
   return request;
+}
+
+SessionPlan plan_with(const RunConfig& config, const RunOptions& options, const std::string& policy,
+                      const MachineProfile* machine, std::optional<Calibration> calibration) {
+  SessionRequest request = request_for(config, options);
+  request.policy = policy;
+  request.machine = machine;
+  if (machine == nullptr && !request.host_budget_bytes)
+    request.host_budget_bytes = available_memory_bytes();
+  if (calibration && options.link) {
+    if (options.link->bytes_per_s > 0)
+      calibration->copy_bytes_per_s =
+          std::min(calibration->copy_bytes_per_s, options.link->bytes_per_s);
+    calibration->latency_us = std::max(calibration->latency_us, options.link->latency_us);
+  }
+  request.calibration = calibration ? &*calibration : nullptr;
+  SessionPlan plan = plan_session(config.network, config.solver.rule.get(), request);
+  plan.request.calibration = nullptr;  // it does not outlive this
+  return plan;
+}
+
+// Plans that copy or recompute are only as good as the costs they are made from.
+bool needs_costs(const MemoryOptions& memory) {
+  return memory.policy != "none" && memory.policy != "caffe" &&
+         (memory.policy != "auto" || memory.budget_bytes);
+}
+
+// The saved calibration, with what this network needs and it lacks measured now.
+std::optional<Calibration> complete_calibration(const RunConfig& config, const RunOptions& options,
+                                                TrainObserver& observer) {
+  if (!needs_costs(config.memory)) return std::nullopt;
+  Calibration calibration =
+      read_calibration(options.device, options.threads)
+          .value_or(Calibration{machine_name(), options.device, options.threads, {}, 0, 0});
+  const SessionRequest request = request_for(config, options);
+  const Graph graph = build_graph(config.network, request.batch);
+  const TrainingGraph training =
+      differentiate(graph, {config.solver.rule->state_names(), request.batch});
+  const PhysicalGraph physical = select_kernels(graph, training, options.device, options.threads);
+  if (calibration.copy_bytes_per_s > 0 && find_unmeasured(physical, calibration).empty())
+    return calibration;
+  const Clock::time_point start = Clock::now();
+  const auto device = make_cpu_device(options.device);
+  const int measured = calibrate(graph, physical, config.solver.rule.get(), *device, calibration);
+  const bool is_saved = write_calibration(calibration);
+  observer.on_message(
+      "measured " + std::to_string(measured) + " operations in " +
+      std::to_string(std::llround(seconds_since(start) * 1e3)) + " ms" +
+      (is_saved ? "; kept in " + calibration_path(options.device, options.threads).string() : ""));
+  return calibration;
 }
 
 class Trainer {
@@ -96,7 +149,8 @@ class Trainer {
       out_ = std::filesystem::is_directory(options_.resume) ? options_.resume
                                                             : options_.resume.parent_path();
     const auto device = make_cpu_device(options_.device, options_.link);
-    const SessionPlan plan = plan_run(config_, options_, config_.memory.policy);
+    const SessionPlan plan = plan_with(config_, options_, config_.memory.policy, nullptr,
+                                       complete_calibration(config_, options_, observer_));
     observer_.on_plan(plan);
     require_feasible(plan);
     Session session(*device, plan, config_.solver.rule.get());
@@ -328,10 +382,9 @@ class Trainer {
 
 SessionPlan plan_run(const RunConfig& config, const RunOptions& options, const std::string& policy,
                      const MachineProfile* machine) {
-  SessionRequest request = request_for(config, options);
-  request.policy = policy;
-  request.machine = machine;
-  return plan_session(config.network, config.solver.rule.get(), request);
+  return plan_with(
+      config, options, policy, machine,
+      machine == nullptr ? read_calibration(options.device, options.threads) : std::nullopt);
 }
 
 TrainResult train(const RunConfig& config, const RunOptions& options, TrainObserver& observer) {

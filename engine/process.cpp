@@ -12,8 +12,8 @@ namespace layup {
 namespace {
 
 // "VmRSS:     1234 kB"
-std::int64_t status_bytes(std::string_view key) {
-  std::ifstream status("/proc/self/status");
+std::int64_t bytes_in(const char* file, std::string_view key) {
+  std::ifstream status(file);
   for (std::string line; std::getline(status, line);) {
     if (!line.starts_with(key)) continue;
     const std::size_t digits = line.find_first_of("0123456789");
@@ -27,8 +27,9 @@ std::int64_t status_bytes(std::string_view key) {
 
 }  // namespace
 
-std::int64_t current_rss_bytes() { return status_bytes("VmRSS:"); }
-std::int64_t peak_rss_bytes() { return status_bytes("VmHWM:"); }
+std::int64_t current_rss_bytes() { return bytes_in("/proc/self/status", "VmRSS:"); }
+std::int64_t peak_rss_bytes() { return bytes_in("/proc/self/status", "VmHWM:"); }
+std::int64_t available_memory_bytes() { return bytes_in("/proc/meminfo", "MemAvailable:"); }
 
 int available_processors() {
   cpu_set_t set;

@@ -2,7 +2,6 @@
 #include "memory/lifetimes.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "engine/error.h"
 
@@ -14,7 +13,9 @@ constexpr std::int32_t kNone = -1;
 class Collector {
  public:
   Collector(const PhysicalGraph& graph, const std::vector<Action>& actions)
-      : graph_(graph), actions_(actions), open_(graph.values.size(), kNone) {}
+      : graph_(graph), actions_(actions), open_(graph.values.size(), kNone) {
+    found_.reserve(graph.values.size() + actions.size());
+  }
 
   std::vector<Residency> collect(bool in_place) {
     const auto end = static_cast<std::int32_t>(actions_.size());
@@ -26,7 +27,7 @@ class Collector {
       }
     for (std::int32_t at = 0; at < end; ++at) visit(actions_[static_cast<std::size_t>(at)], at);
     if (in_place) take_over();
-    return sorted();
+    return std::move(found_);
   }
 
  private:
@@ -51,73 +52,50 @@ class Collector {
       case ActionKind::replay: break;
     }
     const PhysicalOperation& op = operation_of(graph_, action);
-    std::vector<std::int32_t>& read = read_at_.emplace_back();
-    for (const ValueId value : op.reads) {
-      touch(value, at);
-      read.push_back(open_[index(value)]);
-    }
-    std::vector<std::int32_t>& written = written_at_.emplace_back();
-    for (const ValueId value : op.writes) {
-      if (is_persistent(graph_.value(value).kind)) {
-        written.push_back(kNone);
+    for (const ValueId value : op.reads) touch(value, at);
+    const std::size_t first_write = found_.size();
+    for (const ValueId value : op.writes)
+      if (!is_persistent(graph_.value(value).kind)) begin(value, at);
+    for (const InPlace& pair : op.in_place) {
+      const ValueId over = op.reads[static_cast<std::size_t>(pair.read)];
+      const ValueId result = op.writes[static_cast<std::size_t>(pair.write)];
+      if (is_persistent(graph_.value(over).kind) || is_persistent(graph_.value(result).kind))
         continue;
-      }
-      begin(value, at);
-      written.push_back(open_[index(value)]);
+      // The operand's residency, unless the operation writes that value anew.
+      const std::int32_t from = open_[index(over)];
+      if (from < static_cast<std::int32_t>(first_write))
+        offers_.push_back({at, from, open_[index(result)]});
     }
-    compute_actions_.push_back(at);
     if (op.workspace_bytes > 0)
       found_.push_back({kWorkspace, at, at + 1, op.workspace_bytes, 0, kNone});
   }
+
+  // An operand that ends where the result begins may hand over its bytes, once.
   void take_over() {
-    std::vector<char> taken(found_.size(), 0);
-    for (std::size_t i = 0; i < compute_actions_.size(); ++i) {
-      const std::int32_t at = compute_actions_[i];
-      const PhysicalOperation& op = operation_of(graph_, actions_[static_cast<std::size_t>(at)]);
-      for (const InPlace& pair : op.in_place) {
-        const std::int32_t from = read_at_[i][static_cast<std::size_t>(pair.read)];
-        const std::int32_t to = written_at_[i][static_cast<std::size_t>(pair.write)];
-        if (from == kNone || to == kNone) continue;
-        Residency& over = found_[static_cast<std::size_t>(from)];
-        Residency& result = found_[static_cast<std::size_t>(to)];
-        if (is_persistent(graph_.value(over.value).kind) || over.end != at + 1 ||
-            over.bytes != result.bytes || taken[static_cast<std::size_t>(from)] != 0 ||
-            result.over != kNone)
-          continue;
-        result.over = from;
-        taken[static_cast<std::size_t>(from)] = 1;
-      }
+    std::vector<char> is_taken(found_.size(), 0);
+    for (const Offer& offer : offers_) {
+      const Residency& over = found_[static_cast<std::size_t>(offer.from)];
+      Residency& result = found_[static_cast<std::size_t>(offer.to)];
+      if (over.end != offer.at + 1 || over.bytes != result.bytes ||
+          is_taken[static_cast<std::size_t>(offer.from)] != 0 || result.over != kNone)
+        continue;
+      result.over = offer.from;
+      is_taken[static_cast<std::size_t>(offer.from)] = 1;
     }
   }
-  std::vector<Residency> sorted() const {
-    std::vector<std::int32_t> order(found_.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-      const Residency& x = found_[static_cast<std::size_t>(a)];
-      const Residency& y = found_[static_cast<std::size_t>(b)];
-      return x.begin != y.begin ? x.begin < y.begin : x.end > y.end;
-    });
-    std::vector<std::int32_t> new_index(found_.size());
-    for (std::size_t i = 0; i < order.size(); ++i)
-      new_index[static_cast<std::size_t>(order[i])] = static_cast<std::int32_t>(i);
-    std::vector<Residency> result;
-    for (const std::int32_t old : order) {
-      Residency residency = found_[static_cast<std::size_t>(old)];
-      if (residency.over != kNone)
-        residency.over = new_index[static_cast<std::size_t>(residency.over)];
-      result.push_back(residency);
-    }
-    return result;
-  }
+
+  // An operand whose bytes an operation may give to its result.
+  struct Offer {
+    std::int32_t at;
+    std::int32_t from;
+    std::int32_t to;
+  };
 
   const PhysicalGraph& graph_;
   const std::vector<Action>& actions_;
   std::vector<std::int32_t> open_;  // by value: its latest residency
   std::vector<Residency> found_;
-  // Per run or replay: its action, and the residencies of its operands.
-  std::vector<std::int32_t> compute_actions_;
-  std::vector<std::vector<std::int32_t>> read_at_;
-  std::vector<std::vector<std::int32_t>> written_at_;
+  std::vector<Offer> offers_;
 };
 
 }  // namespace

@@ -59,6 +59,7 @@ struct MemoryPlan {
   std::vector<Action> actions;
   std::vector<Residency> residencies;
   PersistentLayout persistent;
+  std::vector<std::int64_t> host_offsets;  // by value, into the host block; -1: never there
 
   // All in bytes. The arena holds the persistent values first, then everything else.
   std::int64_t arena_bytes = 0;

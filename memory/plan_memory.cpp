@@ -2,149 +2,150 @@
 #include "memory/plan_memory.h"
 
 #include <algorithm>
+#include <map>
 
 #include "engine/error.h"
-#include "memory/arena_packing.h"
-#include "memory/lifetimes.h"
-#include "memory/validate_plan.h"
+#include "memory/finish_plan.h"
+#include "memory/schedule.h"
 
 namespace layup {
 namespace {
 
-// The operations in order; with updates inside backward, each update as soon as its gradient is
-// complete, so that few gradients are alive at a time.
-std::vector<Action> order_actions(const PhysicalGraph& graph, const Decisions& decisions) {
-  std::vector<std::vector<std::uint32_t>> updates_after(graph.operations.size());
-  std::vector<char> moved(graph.operations.size(), 0);
-  if (decisions.updates_inside_backward) {
-    std::vector<std::uint32_t> written_by(graph.values.size(), 0);
-    for (std::size_t i = 0; i < graph.operations.size(); ++i) {
-      const PhysicalOperation& op = graph.operations[i];
-      if (op.kind == OpKind::update) {
-        updates_after[written_by[index(op.reads[0])]].push_back(static_cast<std::uint32_t>(i));
-        moved[i] = 1;
-      }
-      for (const ValueId value : op.writes)
-        written_by[index(value)] = static_cast<std::uint32_t>(i);
-    }
-    // A parameter must not change before backward has read it for the last time.
-    std::vector<std::uint32_t> last_read(graph.values.size(), 0);
-    for (std::size_t i = 0; i < graph.operations.size(); ++i)
-      if (moved[i] == 0)
-        for (const ValueId value : graph.operations[i].reads)
-          last_read[index(value)] = static_cast<std::uint32_t>(i);
-    std::vector<std::vector<std::uint32_t>> placed(graph.operations.size());
-    for (std::size_t i = 0; i < updates_after.size(); ++i)
-      for (const std::uint32_t update : updates_after[i]) {
-        const ValueId parameter = graph.operations[update].writes[0];
-        placed[std::max(static_cast<std::uint32_t>(i), last_read[index(parameter)])].push_back(
-            update);
-      }
-    updates_after = std::move(placed);
-  }
-  std::vector<Action> actions;
-  for (std::size_t i = 0; i < graph.operations.size(); ++i) {
-    if (moved[i] == 0) actions.push_back({ActionKind::run, static_cast<std::uint32_t>(i), {}});
-    for (const std::uint32_t update : updates_after[i])
-      actions.push_back({ActionKind::run, update, {}});
-  }
-  return actions;
+const Policy& require_policy(const std::string& name) {
+  const Policy* policy = find_policy(name);
+  if (policy != nullptr) return *policy;
+  const std::vector<std::string> known = policy_names();
+  throw ConfigError("unknown policy \"" + name + "\"" + suggestion(name, known));
 }
 
-// Persistent residencies get the layout's offsets, the others are packed above them.
-void place(MemoryPlan& plan, const PhysicalGraph& graph) {
-  std::vector<Block> blocks;
-  std::vector<std::size_t> block_of(plan.residencies.size());
-  for (std::size_t i = 0; i < plan.residencies.size(); ++i) {
-    Residency& stay = plan.residencies[i];
-    if (stay.value != kWorkspace && is_persistent(graph.value(stay.value).kind)) {
-      const auto found = plan.persistent.offsets.find(graph.value(stay.value).name);
-      LAYUP_ASSERT(found != plan.persistent.offsets.end());
-      stay.offset = found->second;
-      continue;
-    }
-    if (stay.over >= 0) {  // the chain is one block: begins are sorted, so `over` came first
-      block_of[i] = block_of[static_cast<std::size_t>(stay.over)];
-      blocks[block_of[i]].end = std::max(blocks[block_of[i]].end, stay.end);
-      continue;
-    }
-    block_of[i] = blocks.size();
-    blocks.push_back({stay.bytes, stay.begin, stay.end});
-  }
-  const Packing packing = pack_arena(blocks);
-  for (std::size_t i = 0; i < plan.residencies.size(); ++i) {
-    Residency& stay = plan.residencies[i];
-    if (stay.value == kWorkspace || !is_persistent(graph.value(stay.value).kind))
-      stay.offset = plan.persistent.bytes + packing.offsets[block_of[i]];
-  }
-  plan.arena_bytes += plan.persistent.bytes + packing.height_bytes;
-  plan.max_live_bytes += plan.persistent.bytes + max_live_bytes(blocks);
-}
-
-struct Peak {
-  std::int64_t bytes = 0;
-  std::int32_t action = 0;
+// A plan without offsets: enough to tell whether it may fit and what it would cost.
+struct Candidate {
+  Decisions decisions;
+  DraftSchedule draft;
+  std::int64_t live_bytes = 0;  // persistent values and accounting included
+  // When it is asked for:
+  std::optional<std::vector<Action>> actions;
+  double step_ms = 0;
 };
 
-// The most bytes live at one action among the residencies that `counts` accepts. A residency that
-// takes over another's bytes counts from the next action on.
-template <typename Counts>
-Peak find_peak(const MemoryPlan& plan, const Counts& counts) {
-  std::vector<std::int64_t> change(plan.actions.size() + 2, 0);
-  for (const Residency& stay : plan.residencies) {
-    if (!counts(stay)) continue;
-    change[static_cast<std::size_t>(stay.begin + (stay.over >= 0 ? 1 : 0))] += stay.bytes;
-    change[static_cast<std::size_t>(stay.end)] -= stay.bytes;
-  }
-  Peak peak;
-  std::int64_t live = 0;
-  for (std::size_t at = 0; at < plan.actions.size(); ++at) {
-    live += change[at];
-    if (live > peak.bytes) peak = {live, static_cast<std::int32_t>(at)};
-  }
-  return peak;
-}
+class Search {
+ public:
+  Search(const PhysicalGraph& graph, const CostModel& cost, const PlanOptions& options,
+         const Policy& policy)
+      : graph_(graph),
+        cost_(cost),
+        options_(options),
+        policy_(policy),
+        uses_(find_uses(graph)),
+        persistent_(options.persistent ? *options.persistent : layout_persistent(graph)) {}
 
-void fill_classes(MemoryPlan& plan, const PhysicalGraph& graph) {
-  const auto peak_of = [&](std::initializer_list<ValueKind> kinds) {
-    return find_peak(plan,
-                     [&](const Residency& stay) {
-                       return stay.value != kWorkspace &&
-                              std::find(kinds.begin(), kinds.end(), graph.value(stay.value).kind) !=
-                                  kinds.end();
-                     })
-        .bytes;
-  };
-  plan.parameter_bytes = peak_of({ValueKind::parameter, ValueKind::buffer});
-  plan.gradient_bytes = peak_of({ValueKind::parameter_gradient});
-  plan.solver_state_bytes = peak_of({ValueKind::solver_state});
-  plan.activation_bytes = peak_of({ValueKind::input, ValueKind::activation, ValueKind::saved,
-                                   ValueKind::carry, ValueKind::gradient});
-  plan.staging_bytes = peak_of({ValueKind::staging, ValueKind::metric});
-  plan.workspace_bytes =
-      find_peak(plan, [](const Residency& stay) { return stay.value == kWorkspace; }).bytes;
-  plan.peak_action = find_peak(plan, [](const Residency&) { return true; }).action;
-}
-
-MemoryPlan make_plan(const PhysicalGraph& graph, const Policy& policy, const PlanOptions& options) {
-  const Decisions decisions = policy.decide({graph, options.machine});
-  MemoryPlan plan;
-  plan.policy = policy.name;
-  plan.retention = decisions.retention;
-  if (plan.retention.empty()) plan.retention.assign(graph.values.size(), Retention::keep);
-  plan.persistent = options.persistent ? *options.persistent : layout_persistent(graph);
-  plan.actions = order_actions(graph, decisions);
-  plan.residencies = compute_lifetimes(graph, plan.actions, decisions.in_place);
-  if (!decisions.reuse)
-    for (Residency& stay : plan.residencies) {
-      stay.begin = 0;
-      stay.end = static_cast<std::int32_t>(plan.actions.size());
+  // The highest level of each variant that fits; of these the shortest step. Nothing if none fits.
+  std::optional<MemoryPlan> best_within_budget() {
+    std::vector<std::pair<int, int>> found;  // variant, level
+    for (int variant = 0; variant < policy_.num_variants; ++variant) {
+      const int level = highest_level(variant);
+      if (level >= 0) found.emplace_back(variant, level);
     }
-  plan.arena_bytes = plan.max_live_bytes = decisions.accounting_bytes;
-  place(plan, graph);
-  fill_classes(plan, graph);
-  validate_plan(plan, graph);
-  return plan;
+    std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) {
+      return step_ms(a.first, a.second) < step_ms(b.first, b.second);
+    });
+    for (auto [variant, level] : found)
+      for (; level >= 0; --level) {  // packing may need a little more than what is live
+        if (!may_fit(candidate(variant, level))) continue;
+        MemoryPlan plan = finish(variant, level);
+        if (!options_.budget_bytes || plan.arena_bytes <= *options_.budget_bytes) return plan;
+      }
+    return std::nullopt;
+  }
+
+  MemoryPlan smallest() {
+    std::optional<MemoryPlan> best;
+    for (int variant = 0; variant < policy_.num_variants; ++variant) {
+      if (!fits_host(candidate(variant, 0))) continue;
+      MemoryPlan plan = finish(variant, 0);
+      if (!best || plan.arena_bytes < best->arena_bytes) best = std::move(plan);
+    }
+    if (!best) best = finish(0, 0);  // the host tier is what it does not fit into
+    return *best;
+  }
+
+ private:
+  bool fits_host(const Candidate& plan) const {
+    return !options_.host_budget_bytes || plan.draft.host_bytes <= *options_.host_budget_bytes;
+  }
+  bool may_fit(const Candidate& plan) const {
+    return fits_host(plan) && (!options_.budget_bytes || plan.live_bytes <= *options_.budget_bytes);
+  }
+
+  int highest_level(int variant) {
+    if (!may_fit(candidate(variant, 0))) return -1;
+    int good = 0;
+    int bad = policy_.num_levels;
+    while (bad - good > 1) {
+      const int middle = (good + bad) / 2;
+      (may_fit(candidate(variant, middle)) ? good : bad) = middle;
+    }
+    return good;
+  }
+
+  Candidate& candidate(int variant, int level) {
+    const auto [found, is_new] = candidates_.try_emplace({variant, level});
+    if (!is_new) return found->second;
+    Candidate& made = found->second;
+    const PolicyInput input{graph_, uses_, cost_, options_.host_budget_bytes};
+    made.decisions = policy_.decide(input, variant, level);
+    if (!options_.updates_inside_backward) made.decisions.updates_inside_backward = false;
+    made.draft = draft_schedule(graph_, uses_, made.decisions);
+    made.live_bytes = persistent_.bytes + made.decisions.accounting_bytes + made.draft.peak_bytes;
+    return made;
+  }
+
+  const std::vector<Action>& actions(int variant, int level) {
+    Candidate& made = candidate(variant, level);
+    if (!made.actions) {
+      made.actions = place_copies(graph_, cost_, made.decisions, made.draft);
+      made.step_ms = simulate(graph_, cost_, *made.actions).step_ms;
+    }
+    return *made.actions;
+  }
+
+  double step_ms(int variant, int level) {
+    actions(variant, level);
+    return candidate(variant, level).step_ms;
+  }
+
+  MemoryPlan finish(int variant, int level) {
+    return finish_plan(graph_, policy_.name, candidate(variant, level).decisions,
+                       actions(variant, level), persistent_);
+  }
+
+  const PhysicalGraph& graph_;
+  const CostModel& cost_;
+  const PlanOptions& options_;
+  const Policy& policy_;
+  const ValueUses uses_;
+  const PersistentLayout persistent_;
+  std::map<std::pair<int, int>, Candidate> candidates_;
+};
+
+PlanResult describe(const PhysicalGraph& graph, const CostModel& cost, const PlanOptions& options,
+                    MemoryPlan plan) {
+  PlanResult result;
+  result.timeline = simulate(graph, cost, plan.actions);
+  result.feasible = (!options.budget_bytes || plan.arena_bytes <= *options.budget_bytes) &&
+                    (!options.host_budget_bytes || plan.host_bytes <= *options.host_budget_bytes);
+  const Action& peak = plan.actions[static_cast<std::size_t>(plan.peak_action)];
+  result.peak_operation = peak.kind == ActionKind::run || peak.kind == ActionKind::replay
+                              ? operation_of(graph, peak).name
+                              : "copy of " + graph.value(peak.value).name;
+  result.plan = std::move(plan);
+  return result;
+}
+
+// What `auto` tries, in order.
+std::vector<std::string> policies_of_auto(const PlanOptions& options) {
+  if (!options.budget_bytes) return {"none"};
+  return {"none", "layup"};
 }
 
 }  // namespace
@@ -160,22 +161,27 @@ PersistentLayout layout_persistent(const PhysicalGraph& graph) {
   return layout;
 }
 
-PlanResult plan_memory(const PhysicalGraph& graph, const PlanOptions& options) {
-  const std::string name = options.policy == "auto" ? "none" : options.policy;
-  const Policy* policy = find_policy(name);
-  if (policy == nullptr) {
-    const std::vector<std::string> known = policy_names();
-    throw ConfigError("unknown policy \"" + options.policy + "\"" +
-                      suggestion(options.policy, known));
+PlanResult plan_memory(const PhysicalGraph& graph, const CostModel& cost,
+                       const PlanOptions& options) {
+  const std::vector<std::string> names =
+      options.policy == "auto" ? policies_of_auto(options) : std::vector{options.policy};
+  for (const std::string& name : names) {
+    Search search(graph, cost, options, require_policy(name));
+    if (!options.budget_bytes) return describe(graph, cost, options, search.smallest());
+    if (std::optional<MemoryPlan> plan = search.best_within_budget())
+      return describe(graph, cost, options, std::move(*plan));
+    if (name == names.back()) return describe(graph, cost, options, search.smallest());
   }
-  PlanResult result;
-  result.plan = make_plan(graph, *policy, options);
-  result.minimum_budget_bytes = result.plan.arena_bytes;
-  result.feasible = !options.budget_bytes || result.plan.arena_bytes <= *options.budget_bytes;
-  result.peak_operation =
-      operation_of(graph, result.plan.actions[static_cast<std::size_t>(result.plan.peak_action)])
-          .name;
-  return result;
+  throw PlanError("no policy to plan with");
+}
+
+std::int64_t minimum_budget_bytes(const PhysicalGraph& graph, const CostModel& cost,
+                                  const PlanOptions& options) {
+  PlanOptions unbounded = options;
+  unbounded.budget_bytes = 0;
+  const std::string name =
+      options.policy == "auto" ? policies_of_auto(unbounded).back() : options.policy;
+  return Search(graph, cost, options, require_policy(name)).smallest().arena_bytes;
 }
 
 }  // namespace layup

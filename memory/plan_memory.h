@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PhysicalGraph x policy x budget -> MemoryPlan.
+// PhysicalGraph x policy x budgets -> MemoryPlan.
 #pragma once
 
 #include <optional>
@@ -7,28 +7,35 @@
 
 #include "memory/memory_plan.h"
 #include "memory/policy.h"
+#include "memory/simulate.h"
 
 namespace layup {
 
 struct PlanOptions {
   std::string policy = "auto";
-  std::optional<std::int64_t> budget_bytes;  // of the device
-  const MachineProfile* machine = nullptr;
+  std::optional<std::int64_t> budget_bytes;       // of the device
+  std::optional<std::int64_t> host_budget_bytes;  // of the host tier; none: unbounded
+  bool updates_inside_backward = true;  // false: all updates at the end, whatever the policy
   // Persistent values go where this says (those of the plan itself otherwise). A program of a
   // session must not have persistent values that the layout lacks.
   const PersistentLayout* persistent = nullptr;
 };
 
 struct PlanResult {
-  MemoryPlan plan;  // the best within the budget; the smallest if none fits
+  MemoryPlan plan;    // the best within the budgets; the smallest if none fits
+  Timeline timeline;  // predicted
   bool feasible = true;
-  std::int64_t minimum_budget_bytes = 0;  // the smallest that this policy can work with
-  std::string peak_operation;             // whose working set makes the peak
+  std::string peak_operation;  // whose working set makes the peak
 };
 
-// Plans one program: decide, order the actions, compute lifetimes, pack, validate. Throws
+// Plans one program: decide, order, schedule copies, compute lifetimes, pack, validate. Throws
 // ConfigError for an unknown policy; a plan that does not fit is a result, not an error.
-PlanResult plan_memory(const PhysicalGraph& graph, const PlanOptions& options);
+PlanResult plan_memory(const PhysicalGraph& graph, const CostModel& cost,
+                       const PlanOptions& options);
+
+// The smallest device budget that the policy can work with (`auto`: that of its last resort).
+std::int64_t minimum_budget_bytes(const PhysicalGraph& graph, const CostModel& cost,
+                                  const PlanOptions& options);
 
 // The StepState block lies at the start of every arena.
 inline constexpr std::int64_t kStepStateBytes = kAlignment;

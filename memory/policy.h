@@ -6,20 +6,32 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "memory/machine_profile.h"
+#include "memory/cost_model.h"
 #include "memory/memory_plan.h"
+#include "memory/value_uses.h"
 
 namespace layup {
 
 struct PolicyInput {
   const PhysicalGraph& graph;
-  const MachineProfile* machine = nullptr;  // costs; null if there are none
+  const ValueUses& uses;
+  const CostModel& cost;
+  std::optional<std::int64_t> host_budget_bytes;  // none: unbounded
 };
 
+enum class CopyStyle : std::uint8_t { gated, layer_by_layer };
+
 struct Decisions {
-  std::vector<Retention> retention;  // by value; empty: everything is kept
+  // By value. What `recompute` leaves out is computed again when it is needed, and values that only
+  // such chains read are treated likewise unless they are kept or offloaded here.
+  std::vector<Retention> retention;
+  // A recomputed or offloaded value leaves again after each use in backward unless the next
+  // operation reads it too (memory-centric), instead of staying until its last use.
+  bool drop_between_uses = false;
+  CopyStyle copy_style = CopyStyle::gated;
   bool updates_inside_backward = true;
   bool in_place = true;
   bool reuse = true;  // false: every value keeps bytes of its own for the whole step
@@ -31,11 +43,27 @@ struct Decisions {
 struct Policy {
   std::string name;
   std::string summary;  // half a line for people
-  Decisions (*decide)(const PolicyInput& input) = nullptr;
+  // A policy may offer several ways of planning (variants), each with levels that go from the least
+  // memory (0) to the least extra work. Without a budget level 0 is taken, with one the highest
+  // level that fits, of the variant whose predicted step is the shortest.
+  int num_variants = 1;
+  int num_levels = 1;
+  Decisions (*decide)(const PolicyInput& input, int variant, int level) = nullptr;
 };
 
 const std::vector<Policy>& builtin_policies();
 std::vector<std::string> policy_names();           // with "auto"
 const Policy* find_policy(std::string_view name);  // null if there is none
+
+// For policies' use.
+//
+// A start for `Decisions::retention`: values that backward reads are kept, the others are links of
+// chains.
+std::vector<Retention> keep_candidates(const PolicyInput& input);
+// Keeps the candidates that forward makes last, as many as have level/(num_levels-1) of the bytes
+// of all. They are needed first in backward and gone before the early, large ones come back.
+void keep_tail(const PolicyInput& input, int level, int num_levels, Decisions& decisions);
+// Candidates too small to be worth a copy or a replay are kept.
+bool is_small(const PolicyInput& input, ValueId value);
 
 }  // namespace layup

@@ -52,17 +52,22 @@ Session::Session(Device& device, const SessionPlan& plan, const Solver* solver, 
     device.synchronize();
     base_rss_bytes_ = current_rss_bytes();
     device.touch(arena_, plan.planned_peak_bytes);
+    if (host_ != nullptr) device.touch(host_, plan.host_bytes);
     new (arena_) StepState;
     collect_tensors();
   } catch (...) {
-    if (owns_arena_) device.release(arena_);
+    give_back();
     throw;
   }
-  allocations_at_start_ = device.counters().num_allocations;
+  allocations_at_start_ =
+      device.counters().num_allocations + device.host_counters().num_allocations;
 }
 
-Session::~Session() {
+Session::~Session() { give_back(); }
+
+void Session::give_back() {
   if (owns_arena_) device_.release(arena_);
+  if (host_ != nullptr) device_.release_host(host_);
 }
 
 char* Session::at(const PhysicalGraph& graph, ValueId value) const {
@@ -80,7 +85,11 @@ void Session::bind(ProgramId id) {
       bound.writes.push_back(arena_ + operand.offset);
     bound.args = {bound.reads.data(), bound.writes.data(), arena_ + instruction.workspace_offset,
                   state_};
-    LAYUP_ASSERT(instruction.kind == Instruction::Kind::kernel);
+    if (instruction.kind != Instruction::Kind::kernel) {
+      bound.host = host_ + instruction.host_offset;
+      bound.bytes = (instruction.reads.empty() ? instruction.writes : instruction.reads)[0].bytes;
+      continue;
+    }
     bound.kernel = make_kernel(
         program.graph, solver_, program.physical,
         operation_of(program.physical, {instruction.source, instruction.operation, {}}));
@@ -165,6 +174,7 @@ std::string Session::explain_failure(ProgramId id, StepState state, std::int32_t
         return true;
       });
   if (first == nullptr) return "the loss";
+  if (first->instruction->kind != Instruction::Kind::kernel) return "a copy";
   return operation_of(program.physical,
                       {first->instruction->source, first->instruction->operation, {}})
       .name;
@@ -188,7 +198,8 @@ std::int64_t Session::measured_peak_bytes() const {
 }
 
 std::int64_t Session::allocations_after_start() const {
-  return device_.counters().num_allocations - allocations_at_start_ + heap_allocations_;
+  return device_.counters().num_allocations + device_.host_counters().num_allocations -
+         allocations_at_start_ + heap_allocations_;
 }
 
 }  // namespace layup

@@ -66,6 +66,7 @@ class Session {
   // does not read the plan).
   std::int64_t measured_peak_bytes() const;
   std::int64_t allocations_after_start() const;
+  std::int64_t measured_host_bytes() const { return device_.host_counters().peak_bytes; }
   // The process's RSS after planning and kernel creation, before the arena was touched.
   std::int64_t base_rss_bytes() const { return base_rss_bytes_; }
 
@@ -74,12 +75,14 @@ class Session {
  private:
   void bind(ProgramId id);
   void collect_tensors();
+  void give_back();
   char* at(const PhysicalGraph& graph, ValueId value) const;
 
   Device& device_;
   const SessionPlan& plan_;
   const Solver* solver_;
   char* arena_ = nullptr;
+  char* host_ = nullptr;  // the host tier: one block
   bool owns_arena_ = false;
   StepState* state_ = nullptr;  // at the start of the arena
   BoundProgram programs_[kNumPrograms];

@@ -50,8 +50,25 @@ ProgramPlan prepare(const GraphDef& def, const Solver* solver, const SessionRequ
                      ", with which the network cannot train: " + error.what() +
                      "; choose another batch size or set \"drop_last\": true in \"data\"");
   }
-  if (request.machine != nullptr) use_profile_workspaces(result.physical);
+  if (request.machine != nullptr) {
+    use_profile_workspaces(result.physical);
+    result.cost = cost_of_profile(result.physical, *request.machine);
+  } else {
+    result.cost = request.calibration != nullptr
+                      ? cost_of_calibration(result.physical, *request.calibration)
+                      : estimate_cost(result.physical);
+  }
   return result;
+}
+
+// Plans, lowers and checks one program; what is measured as planning.
+void plan_program(ProgramPlan& program, const PlanOptions& options, bool& feasible) {
+  PlanResult result = plan_memory(program.physical, program.cost, options);
+  feasible = feasible && result.feasible;
+  program.plan = std::move(result.plan);
+  program.timeline = std::move(result.timeline);
+  program.peak_operation = std::move(result.peak_operation);
+  program.program = lower(program.physical, program.plan);
 }
 
 }  // namespace
@@ -81,20 +98,15 @@ SessionPlan plan_session(const GraphDef& def, const Solver* solver, const Sessio
 
   const auto start = std::chrono::steady_clock::now();
   session.persistent = layout_persistent(session.main().physical);
+  PlanOptions options;
+  options.policy = request.policy;
+  options.budget_bytes = request.budget_bytes;
+  options.host_budget_bytes = request.host_budget_bytes;
+  options.updates_inside_backward = request.updates_inside_backward;
+  options.persistent = &session.persistent;
   for (const Wanted& item : wanted) {
     ProgramPlan& program = *session.programs[static_cast<int>(item.id)];
-    PlanOptions options;
-    options.policy = request.policy;
-    options.budget_bytes = request.budget_bytes;
-    options.machine = request.machine;
-    options.persistent = &session.persistent;
-    PlanResult result = plan_memory(program.physical, options);
-    program.plan = std::move(result.plan);
-    program.peak_operation = std::move(result.peak_operation);
-    program.program = lower(program.physical, program.plan);
-    session.feasible = session.feasible && result.feasible;
-    session.minimum_budget_bytes =
-        std::max(session.minimum_budget_bytes, result.minimum_budget_bytes);
+    plan_program(program, options, session.feasible);
     session.planned_peak_bytes = std::max(session.planned_peak_bytes, program.plan.arena_bytes);
     session.host_bytes = std::max(session.host_bytes, program.plan.host_bytes);
     if (item.id == wanted.front().id)  // of one plan, the one that is reported
@@ -102,23 +114,40 @@ SessionPlan plan_session(const GraphDef& def, const Solver* solver, const Sessio
           std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
               .count();
   }
+  for (const Wanted& item : wanted) {
+    const ProgramPlan& program = *session.programs[static_cast<int>(item.id)];
+    session.minimum_budget_bytes =
+        std::max(session.minimum_budget_bytes,
+                 minimum_budget_bytes(program.physical, program.cost, options));
+  }
   return session;
 }
 
 void require_feasible(const SessionPlan& plan) {
   if (plan.feasible) return;
-  const ProgramPlan* worst = nullptr;
-  for (const auto& program : plan.programs)
-    if (program && (worst == nullptr || program->plan.arena_bytes > worst->plan.arena_bytes))
-      worst = &*program;
-  throw PlanError(
-      "the plan of policy \"" + worst->plan.policy + "\" needs " +
-      std::to_string(worst->plan.arena_bytes) + " bytes (" + format_bytes(worst->plan.arena_bytes) +
-      ") but the budget is " + std::to_string(*plan.request.budget_bytes) + " bytes (" +
-      format_bytes(*plan.request.budget_bytes) + "); its peak is at \"" + worst->peak_operation +
-      "\". The smallest budget that works at batch " + std::to_string(worst->graph.batch) + " is " +
-      std::to_string(plan.minimum_budget_bytes) + " bytes (" +
-      format_bytes(plan.minimum_budget_bytes) + "); raise the budget or lower the batch size");
+  const SessionRequest& request = plan.request;
+  const auto amount = [](std::int64_t bytes) {
+    return std::to_string(bytes) + " bytes (" + format_bytes(bytes) + ")";
+  };
+  for (const auto& program : plan.programs) {
+    if (!program) continue;
+    const MemoryPlan& memory = program->plan;
+    const std::string subject = "the plan of policy \"" + memory.policy + "\" at batch " +
+                                std::to_string(program->graph.batch) + " needs ";
+    if (request.budget_bytes && memory.arena_bytes > *request.budget_bytes)
+      throw PlanError(subject + amount(memory.arena_bytes) +
+                      " of device memory but the budget is " + amount(*request.budget_bytes) +
+                      "; its peak is at \"" + program->peak_operation +
+                      "\". The smallest budget that works is " + amount(plan.minimum_budget_bytes) +
+                      "; raise the budget or lower the batch size");
+    if (request.host_budget_bytes && memory.host_bytes > *request.host_budget_bytes)
+      throw PlanError(subject + amount(memory.host_bytes) +
+                      " of host memory but the host budget is " +
+                      amount(*request.host_budget_bytes) +
+                      "; raise the host budget, choose a policy that recomputes instead (layup, "
+                      "sublinear), or lower the batch size");
+  }
+  throw PlanError("the plan does not fit");
 }
 
 }  // namespace layup

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/calibration.h"
 #include "memory/plan_memory.h"
 #include "scheduler/program.h"
 
@@ -23,7 +24,11 @@ struct SessionRequest {
   int threads = 1;
   std::string policy = "auto";
   std::optional<std::int64_t> budget_bytes;
+  std::optional<std::int64_t> host_budget_bytes;
+  bool updates_inside_backward = true;
   const MachineProfile* machine = nullptr;  // for `layup plan --machine`: nothing will run
+  // Measured costs of this machine; null: an estimate. Not used with a machine profile.
+  const Calibration* calibration = nullptr;
 };
 
 enum class ProgramId : std::uint8_t { train, train_last, evaluate, evaluate_last };
@@ -33,7 +38,9 @@ const char* to_string(ProgramId id);
 struct ProgramPlan {
   Graph graph;
   PhysicalGraph physical;
+  CostModel cost;
   MemoryPlan plan;
+  Timeline timeline;  // predicted
   Program program;
   std::string peak_operation;
 };
@@ -45,8 +52,8 @@ struct SessionPlan {
   std::int64_t planned_peak_bytes = 0;  // the largest arena: what is obtained from the device
   std::int64_t host_bytes = 0;
   bool feasible = true;
-  std::int64_t minimum_budget_bytes = 0;
-  double planning_ms = 0;
+  std::int64_t minimum_budget_bytes = 0;  // of the device
+  double planning_ms = 0;                 // of the main program: plan, lowering and validators
 
   const std::optional<ProgramPlan>& at(ProgramId id) const {
     return programs[static_cast<int>(id)];

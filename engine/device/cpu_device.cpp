@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/mman.h>
-
 #include <atomic>
 #include <charconv>
 #include <chrono>
@@ -10,7 +8,6 @@
 #include <exception>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/device/device.h"
@@ -151,9 +148,6 @@ class CpuDevice : public Device {
       : kind_(kind), compute_({}), copy_out_(pace), copy_in_(pace) {}
   CpuDevice(const CpuDevice&) = delete;
   CpuDevice& operator=(const CpuDevice&) = delete;
-  ~CpuDevice() override {
-    for (const auto& [memory, bytes] : blocks_) munmap(memory, static_cast<std::size_t>(bytes));
-  }
 
   DeviceKind kind() const override { return kind_; }
   std::string description() const override {
@@ -161,33 +155,12 @@ class CpuDevice : public Device {
            std::to_string(std::thread::hardware_concurrency()) + " processors)";
   }
 
-  void* allocate(std::int64_t bytes) override {
-    const auto length = static_cast<std::size_t>(bytes > 0 ? bytes : kMinimum);
-    void* memory =
-        mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-      throw DeviceError("the system has no " + format_bytes(bytes) + " of memory for the arena (" +
-                        std::strerror(errno) + "); lower the batch size or give a --budget");
-    madvise(memory, length, MADV_HUGEPAGE);  // a hint; without it all is right but slower
-    blocks_.emplace(memory, static_cast<std::int64_t>(length));
-    counters_.live_bytes += bytes;
-    counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.live_bytes);
-    ++counters_.num_allocations;
-    requested_.emplace(memory, bytes);
-    return memory;
-  }
+  void* allocate(std::int64_t bytes) override { return memory_.allocate(bytes, "the arena"); }
   void touch(void* memory, std::int64_t bytes) override {
     std::memset(memory, 0, static_cast<std::size_t>(bytes));
   }
-  void release(void* memory) override {
-    const auto found = blocks_.find(memory);
-    LAYUP_ASSERT(found != blocks_.end());
-    munmap(memory, static_cast<std::size_t>(found->second));
-    counters_.live_bytes -= requested_.at(memory);
-    requested_.erase(memory);
-    blocks_.erase(found);
-  }
-  MemoryCounters counters() const override { return counters_; }
+  void release(void* memory) override { memory_.release(memory); }
+  MemoryCounters counters() const override { return memory_.counters(); }
 
   void reserve(std::int64_t num_events, std::int64_t num_commands) override {
     synchronize();
@@ -227,8 +200,6 @@ class CpuDevice : public Device {
   }
 
  private:
-  static constexpr std::int64_t kMinimum = 4096;
-
   Stream& at(StreamId stream) {
     return stream == StreamId::compute    ? compute_
            : stream == StreamId::copy_out ? copy_out_
@@ -243,9 +214,7 @@ class CpuDevice : public Device {
   }
 
   DeviceKind kind_;
-  std::unordered_map<void*, std::int64_t> blocks_;     // mapped
-  std::unordered_map<void*, std::int64_t> requested_;  // asked for: what counts
-  MemoryCounters counters_;
+  CountedMemory memory_;
   std::vector<EventCounter> events_;
   std::vector<std::uint64_t> issued_;
   Stream compute_;

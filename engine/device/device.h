@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/device/counted_memory.h"
 #include "engine/graph/layer.h"
 #include "engine/ids.h"
 
@@ -19,12 +20,6 @@ namespace layup {
 enum class StreamId : std::uint8_t { compute, copy_out, copy_in };
 inline constexpr int kNumStreams = 3;
 const char* to_string(StreamId stream);
-
-struct MemoryCounters {
-  std::int64_t live_bytes = 0;  // obtained and not given back
-  std::int64_t peak_bytes = 0;
-  std::int64_t num_allocations = 0;
-};
 
 // Pace of copies, to see how a plan behaves on another link ("12GB/s,10us").
 struct LinkPace {
@@ -48,6 +43,12 @@ class Device {
   virtual void touch(void* memory, std::int64_t bytes) = 0;
   virtual void release(void* memory) = 0;
   virtual MemoryCounters counters() const = 0;
+  // Memory of the host tier (pinned where the device wants it), counted apart.
+  virtual void* allocate_host(std::int64_t bytes) {
+    return host_memory_.allocate(bytes, "the host tier");
+  }
+  virtual void release_host(void* memory) { host_memory_.release(memory); }
+  virtual MemoryCounters host_counters() const { return host_memory_.counters(); }
 
   // Room for programs of so many events and commands between two synchronisations.
   virtual void reserve(std::int64_t num_events, std::int64_t num_commands) = 0;
@@ -59,6 +60,9 @@ class Device {
   // Blocks until all streams are idle. Rethrows the first exception of a kernel; work behind it was
   // skipped.
   virtual void synchronize() = 0;
+
+ private:
+  CountedMemory host_memory_;
 };
 
 // The reference and cpu devices: streams are threads. With a pace, copies take at least so long.

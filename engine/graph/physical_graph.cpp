@@ -29,13 +29,20 @@ PhysicalOperation physical_operation(const Graph& graph, const PhysicalGraph& ph
   if (op.kind == OpKind::update)  // what is updated where it lies is read and written
     for (const ValueId value : op.writes)
       op.bytes_moved += static_cast<double>(physical.value(value).bytes);
-  if (op.kind != OpKind::layer) return op;
+  if (op.kind != OpKind::layer) {
+    op.cost_key = std::string(to_string(op.kind)) + " " +
+                  to_string(physical.value(op.writes[0]).spec) + " x" +
+                  std::to_string(op.writes.size());
+    return op;
+  }
   const Node& node = graph.node(op.node);
   const std::vector<TensorSpec> inputs = graph.input_specs(node);
   op.workspace_bytes =
       round_up(node.layer->workspace_bytes(request_for(node, inputs, op.pass, physical.threads)),
                kAlignment);
   op.flops = node.info.pass(op.pass).flops;
+  op.cost_key = node.type + " " + to_string(op.pass) + " " + node.layer->params().dump();
+  for (const TensorSpec& input : inputs) op.cost_key += " " + to_string(input);
   op.cost_kind = node.info.cost_kind;
   return op;
 }
@@ -82,6 +89,10 @@ PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, 
     physical.operations.push_back(physical_operation(graph, physical, op));
   for (const Operation& op : training.replays)
     physical.replays.push_back(physical_operation(graph, physical, op));
+  if (training.is_training)  // the batch is still in its staging slot: loading it again is a replay
+    for (const Operation& op : training.operations)
+      if (op.kind == OpKind::load)
+        physical.replays.push_back(physical_operation(graph, physical, op));
   physical.parameters = training.parameters;
   physical.buffers = training.buffers;
   physical.staged_images = training.staged_images;

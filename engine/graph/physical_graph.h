@@ -21,6 +21,9 @@ struct PhysicalValue : Value {
 
 struct PhysicalOperation : Operation {
   std::string kernel;  // the chosen algorithm, for people and for plans: "reference"
+  // Equal keys cost the same on one device with one number of threads: type, pass, parameters and
+  // shapes, without names.
+  std::string cost_key;
   std::int64_t workspace_bytes = 0;
   double flops = 0;
   double bytes_moved = 0;  // compulsory traffic: every operand once
@@ -35,7 +38,8 @@ struct PhysicalGraph {
   std::int64_t num_layers = 0;
   std::vector<PhysicalValue> values;
   std::vector<PhysicalOperation> operations;
-  std::vector<PhysicalOperation> replays;  // by node; see TrainingGraph
+  // By node (see TrainingGraph), then the loads: what can be done again in backward.
+  std::vector<PhysicalOperation> replays;
   std::vector<Parameter> parameters;
   std::vector<Buffer> buffers;
   ValueId staged_images{};

@@ -263,6 +263,16 @@ const char* to_string(ValueKind kind) {
   return "?";
 }
 
+const char* to_string(OpKind kind) {
+  switch (kind) {
+    case OpKind::load: return "load";
+    case OpKind::layer: return "layer";
+    case OpKind::accumulate: return "accumulate";
+    case OpKind::update: return "update";
+  }
+  return "?";
+}
+
 TrainingGraph differentiate(const Graph& graph, const DifferentiateOptions& options) {
   TrainingGraph result = Builder(graph, options, true).build();
   validate_training_graph(result);

@@ -45,6 +45,7 @@ enum class OpKind : std::uint8_t {
   accumulate,  // sum of two gradients
   update,      // solver step of one parameter
 };
+const char* to_string(OpKind kind);
 
 struct Operation {
   OpKind kind = OpKind::layer;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kConvWorkspaceBytes = std::int64_t{24} << 20;
 
-Decisions decide(const PolicyInput& input) {
+Decisions decide(const PolicyInput& input, int /*variant*/, int /*level*/) {
   std::int64_t rule = 0;
   std::int64_t ours = 0;
   for (const PhysicalValue& value : input.graph.values) {
@@ -34,6 +34,7 @@ Decisions decide(const PolicyInput& input) {
       rule += kConvWorkspaceBytes;
   }
   Decisions decisions;
+  decisions.retention = keep_candidates(input);
   decisions.updates_inside_backward = false;
   decisions.in_place = false;
   decisions.reuse = false;
@@ -44,7 +45,11 @@ Decisions decide(const PolicyInput& input) {
 }  // namespace
 
 Policy caffe_policy() {
-  return {"caffe", "a data and a gradient buffer for every tensor (for accounting)", decide};
+  Policy policy;
+  policy.name = "caffe";
+  policy.summary = "a data and a gradient buffer for every tensor (for accounting)";
+  policy.decide = decide;
+  return policy;
 }
 
 }  // namespace layup

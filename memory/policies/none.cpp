@@ -5,8 +5,15 @@
 namespace layup {
 
 Policy none_policy() {
-  return {"none", "everything stays on the device",
-          [](const PolicyInput& /*input*/) { return Decisions{}; }};
+  Policy policy;
+  policy.name = "none";
+  policy.summary = "everything stays on the device";
+  policy.decide = [](const PolicyInput& input, int /*variant*/, int /*level*/) {
+    Decisions decisions;
+    decisions.retention = keep_candidates(input);
+    return decisions;
+  };
+  return policy;
 }
 
 }  // namespace layup

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/calibration.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include "engine/atomic_file.h"
+#include "engine/error.h"
+
+namespace layup {
+namespace {
+
+constexpr int kFormat = 1;
+
+}  // namespace
+
+std::vector<const PhysicalOperation*> find_unmeasured(const PhysicalGraph& graph,
+                                                      const Calibration& calibration) {
+  std::vector<const PhysicalOperation*> found;
+  std::set<std::string_view> seen;
+  for (const auto* operations : {&graph.operations, &graph.replays})
+    for (const PhysicalOperation& op : *operations)
+      if (!op.writes.empty() && !calibration.operation_ms.contains(op.cost_key) &&
+          seen.insert(op.cost_key).second)
+        found.push_back(&op);
+  return found;
+}
+
+CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& calibration) {
+  CostModel cost = estimate_cost(graph);
+  cost.source = "calibration";
+  const auto fill = [&](const std::vector<PhysicalOperation>& operations, std::vector<double>& ms) {
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      const auto found = calibration.operation_ms.find(operations[i].cost_key);
+      if (found != calibration.operation_ms.end()) ms[i] = found->second;
+    }
+  };
+  fill(graph.operations, cost.run_ms);
+  fill(graph.replays, cost.replay_ms);
+  if (calibration.copy_bytes_per_s > 0)
+    cost.offload_bytes_per_s = cost.prefetch_bytes_per_s = calibration.copy_bytes_per_s;
+  cost.latency_ms = calibration.latency_us * 1e-3;
+  return cost;
+}
+
+std::filesystem::path calibration_path(DeviceKind device, int threads) {
+  std::filesystem::path folder;
+  if (const char* own = std::getenv("LAYUP_CACHE_DIR")) {
+    folder = own;
+  } else if (const char* cache = std::getenv("XDG_CACHE_HOME")) {
+    folder = std::filesystem::path(cache) / "layup";
+  } else if (const char* home = std::getenv("HOME")) {
+    folder = std::filesystem::path(home) / ".cache" / "layup";
+  } else {
+    folder = std::filesystem::temp_directory_path() / "layup-cache";
+  }
+  return folder / ("calibration-" + std::string(to_string(device)) + "-" + std::to_string(threads) +
+                   ".json");
+}
+
+std::optional<Calibration> read_calibration(DeviceKind device, int threads) {
+  const std::filesystem::path path = calibration_path(device, threads);
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  try {
+    const JsonNode root = read_json_file(path);
+    JsonErrors errors(path.string());
+    JsonReader reader(root, "", errors);
+    Calibration calibration;
+    calibration.device = device;
+    calibration.threads = threads;
+    calibration.machine = reader.require_string("machine");
+    calibration.copy_bytes_per_s = reader.require_number("copy_bytes_per_s", {.min = 0});
+    calibration.latency_us = reader.require_number("latency_us", {.min = 0});
+    const std::int64_t format = reader.require_int("format");
+    if (const JsonNode* operations = reader.get_node("operation_ms");
+        operations != nullptr && operations->object() != nullptr)
+      for (const auto& [key, node] : *operations->object())
+        if (const auto* ms = std::get_if<double>(&node.value))
+          calibration.operation_ms.emplace(key, *ms);
+    if (!errors.empty() || format != kFormat || calibration.machine != machine_name())
+      return std::nullopt;
+    return calibration;
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+bool write_calibration(const Calibration& calibration) {
+  const std::filesystem::path path = calibration_path(calibration.device, calibration.threads);
+  Json operations = Json::object();
+  for (const auto& [key, ms] : calibration.operation_ms) operations[key] = ms;
+  const Json root = {{"format", kFormat},
+                     {"machine", calibration.machine},
+                     {"copy_bytes_per_s", calibration.copy_bytes_per_s},
+                     {"latency_us", calibration.latency_us},
+                     {"operation_ms", std::move(operations)}};
+  const std::string text = root.dump(1) + "\n";
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  try {
+    AtomicFile file(path, static_cast<std::int64_t>(text.size()));
+    file.write(text.data(), static_cast<std::int64_t>(text.size()));
+    file.commit();
+    return true;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
+std::string machine_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (!line.starts_with("model name")) continue;
+    const std::size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+}  // namespace layup

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// `layup`: each value that backward reads is offloaded or recomputed, whichever costs less.
+//
+// Source: Jiang et al. 2019, "Layup: Layer-adaptive and multi-type intermediate-oriented memory
+// optimization for GPU-based CNNs", TACO 16(4), doi:10.1145/3357238. Known of it: layers whose
+// transfer costs less than their recompute (compute-sensitive) are offloaded and prefetched, the
+// others (transfer-sensitive) recomputed; transfers are pipelined; gradients live in a sliding
+// window; one workspace serves all layers.
+//
+// Our reading, where the abstract leaves it open:
+//   - costs decide, not a table of layer types: the transfer of a value one way against the forward
+//     time of the chain that would make it again, from its nearest ancestors that are not
+//     recomputed;
+//   - values are taken in the order of forward, so that a chain which has become dearer than a copy
+//     ends there;
+//   - with a budget the tail of the network stays resident;
+//   - parameters are updated inside backward, which the published system did not do.
+// Three more variants are tried and the shortest predicted step is taken: values that several
+// layers read are offloaded whatever they cost (short chains); everything is offloaded (the least
+// working set); and segments that are recomputed from kept values (no host memory needed).
+#include <algorithm>
+#include <cmath>
+
+#include "memory/policy.h"
+
+namespace layup {
+namespace {
+
+constexpr int kNumLevels = 65;
+enum Variant : int {
+  kByCost,
+  kForksOffloaded,
+  kAllOffloaded,
+  kRecomputeOnly,
+  kByCostDropping,
+  kAllOffloadedDropping,
+  kNumVariants
+};
+
+bool is_fork(const PolicyInput& input, const std::vector<int>& num_readers, ValueId value) {
+  return input.graph.value(value).kind != ValueKind::saved && num_readers[index(value)] > 1;
+}
+
+std::vector<int> count_forward_readers(const PolicyInput& input) {
+  std::vector<int> readers(input.graph.values.size(), 0);
+  for (std::int32_t i = 0; i < input.uses.first_backward; ++i)
+    for (const ValueId value : input.graph.operations[static_cast<std::size_t>(i)].reads)
+      ++readers[index(value)];
+  return readers;
+}
+
+// Without a host tier (or with a small one), what would be offloaded beyond it stays: the later
+// half of the network first, since it stays for a shorter time.
+void respect_host_budget(const PolicyInput& input, Decisions& decisions) {
+  if (!input.host_budget_bytes) return;
+  std::int64_t left = *input.host_budget_bytes;
+  for (const ValueId value : input.uses.candidates) {
+    Retention& retention = decisions.retention[index(value)];
+    if (retention != Retention::offload) continue;
+    left -= input.graph.value(value).bytes;
+    if (left < 0) retention = Retention::keep;
+  }
+}
+
+Retention choose(const PolicyInput& input, ValueId value, Variant variant, double chain_ms,
+                 bool fork) {
+  const ValueUse& use = input.uses.at(value);
+  if (variant == kAllOffloaded || variant == kAllOffloadedDropping) return Retention::offload;
+  if (use.replay < 0) return Retention::offload;
+  if (variant == kForksOffloaded && fork) return Retention::offload;
+  const double transfer_ms = input.cost.offload_ms(input.graph.value(value).bytes);
+  return chain_ms < transfer_ms ? Retention::recompute : Retention::offload;
+}
+
+void classify(const PolicyInput& input, Variant variant, Decisions& decisions) {
+  const std::vector<int> num_readers = count_forward_readers(input);
+  // Forward time to make a value again from what is not recomputed; 0 for what stays or comes back.
+  std::vector<double> chain_ms(input.graph.values.size(), 0);
+  for (std::int32_t i = 0; i < input.uses.first_backward; ++i)
+    for (const ValueId value : input.graph.operations[static_cast<std::size_t>(i)].writes) {
+      const ValueUse& use = input.uses.at(value);
+      if (use.producer != i) continue;  // persistent
+      double cost_ms = 0;
+      if (use.replay >= 0) {
+        const auto replay = static_cast<std::size_t>(use.replay);
+        cost_ms = input.cost.replay_ms[replay];
+        for (const ValueId read : input.graph.replays[replay].reads)
+          cost_ms += chain_ms[index(read)];
+      }
+      if (use.num_backward_uses == 0) {  // a link of chains
+        chain_ms[index(value)] = cost_ms;
+        continue;
+      }
+      if (is_small(input, value)) continue;
+      Retention& retention = decisions.retention[index(value)];
+      retention = choose(input, value, variant, cost_ms, is_fork(input, num_readers, value));
+      if (retention == Retention::recompute) chain_ms[index(value)] = cost_ms;
+    }
+}
+
+// Forks at about every sqrt(n)-th layer stay; what lies between is recomputed.
+void recompute_segments(const PolicyInput& input, Decisions& decisions) {
+  const std::vector<int> num_readers = count_forward_readers(input);
+  std::int64_t total = 0;
+  std::int64_t num_anchors = 0;
+  for (const ValueId value : input.uses.candidates) {
+    total += input.graph.value(value).bytes;
+    num_anchors += is_fork(input, num_readers, value) ? 1 : 0;
+  }
+  const bool has_forks = num_anchors > 2;
+  const double segment =
+      static_cast<double>(total) /
+      std::max(2.0, std::sqrt(static_cast<double>(input.uses.candidates.size())));
+  double since = 0;
+  for (const ValueId value : input.uses.candidates) {
+    since += static_cast<double>(input.graph.value(value).bytes);
+    if (input.uses.at(value).replay < 0 || is_small(input, value)) continue;
+    const bool anchor = since >= segment && (!has_forks || is_fork(input, num_readers, value));
+    if (anchor) since = 0;
+    decisions.retention[index(value)] = anchor ? Retention::keep : Retention::recompute;
+  }
+}
+
+Decisions decide(const PolicyInput& input, int variant, int level) {
+  Decisions decisions;
+  decisions.retention = keep_candidates(input);
+  decisions.drop_between_uses = variant == kByCostDropping || variant == kAllOffloadedDropping;
+  if (variant == kRecomputeOnly)
+    recompute_segments(input, decisions);
+  else
+    classify(input, static_cast<Variant>(variant), decisions);
+  respect_host_budget(input, decisions);
+  keep_tail(input, level, kNumLevels, decisions);
+  return decisions;
+}
+
+}  // namespace
+
+Policy layup_policy() {
+  Policy policy;
+  policy.name = "layup";
+  policy.summary = "offloaded or recomputed, whichever costs less";
+  policy.num_variants = kNumVariants;
+  policy.num_levels = kNumLevels;
+  policy.decide = decide;
+  return policy;
+}
+
+}  // namespace layup

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "engine/device/device.h"
+#include "memory/calibration.h"
+
+namespace layup {
+
+// Measures on `device` every operation and replay of `graph` that the calibration lacks (the median
+// of a few runs on made-up operands, one operation's operands in memory at a time), and the rate of
+// copies if that is lacking. Returns the number of operations measured.
+int calibrate(const Graph& graph, const PhysicalGraph& physical, const Solver* solver,
+              Device& device, Calibration& calibration);
+
+}  // namespace layup
