@@ -32,24 +32,11 @@ Session::Session(Device& device, const SessionPlan& plan, const Solver* solver, 
   owns_arena_ = arena == nullptr;
   arena_ = static_cast<char*>(owns_arena_ ? device.allocate(plan.planned_peak_bytes) : arena);
   try {
-    std::int64_t num_events = 0;
-    std::int64_t num_commands = 0;
+    if (plan.host_bytes > 0) host_ = static_cast<char*>(device.allocate_host(plan.host_bytes));
     state_ = reinterpret_cast<StepState*>(arena_);
     for (int i = 0; i < kNumPrograms; ++i)
-      if (plan.programs[i]) {
-        bind(static_cast<ProgramId>(i));
-        const Program& program = plan.programs[i]->program;
-        num_events = std::max(num_events, program.num_events);
-        std::int64_t commands = 0;
-        for (const Instruction& instruction : program.instructions)
-          commands += 2 + static_cast<std::int64_t>(instruction.waits.size());
-        num_commands = std::max(num_commands, commands);
-      }
-    device.reserve(num_events, num_commands);
-    const int threads = plan.request.threads;
-    const Kernel warm_up = [threads](const KernelArgs&) { warm_up_threads(threads); };
-    device.launch(StreamId::compute, warm_up, {});
-    device.synchronize();
+      if (plan.programs[i]) bind(static_cast<ProgramId>(i));
+    prepare_device();
     base_rss_bytes_ = current_rss_bytes();
     device.touch(arena_, plan.planned_peak_bytes);
     if (host_ != nullptr) device.touch(host_, plan.host_bytes);
@@ -61,6 +48,25 @@ Session::Session(Device& device, const SessionPlan& plan, const Solver* solver, 
   }
   allocations_at_start_ =
       device.counters().num_allocations + device.host_counters().num_allocations;
+}
+
+// Room for the events and commands of the largest program, and the threads of kernels.
+void Session::prepare_device() {
+  std::int64_t num_events = 0;
+  std::int64_t num_commands = 1;
+  for (const auto& program : plan_.programs) {
+    if (!program) continue;
+    num_events = std::max(num_events, program->program.num_events);
+    std::int64_t commands = 0;
+    for (const Instruction& instruction : program->program.instructions)
+      commands += 2 + static_cast<std::int64_t>(instruction.waits.size());
+    num_commands = std::max(num_commands, commands);
+  }
+  device_.reserve(num_events, num_commands);
+  const int threads = plan_.request.threads;
+  const Kernel warm_up = [threads](const KernelArgs&) { warm_up_threads(threads); };
+  device_.launch(StreamId::compute, warm_up, {});
+  device_.synchronize();
 }
 
 Session::~Session() { give_back(); }

@@ -74,6 +74,7 @@ class Session {
 
  private:
   void bind(ProgramId id);
+  void prepare_device();
   void collect_tensors();
   void give_back();
   char* at(const PhysicalGraph& graph, ValueId value) const;
