@@ -123,7 +123,8 @@ GraphDef read_model(JsonReader& root, const ModelInput& data, const std::filesys
   }
   JsonReader model(*node, "/model", root.errors());
   if (node->object() == nullptr) return {};
-  if (model.has("layers") && !model.has("builder")) return read_graph_def(model, builtin_layers());
+  if (!model.has("builder") && (model.has("layers") || model.has("input")))
+    return read_graph_def(model, builtin_layers());
   ModelInput input = data;
   // The model's word counts; labels are checked against it below.
   if (const JsonNode* classes = node->find("classes"))

@@ -82,9 +82,19 @@ const JsonNode* JsonReader::lookup(std::string_view key) {
 
 const JsonNode* JsonReader::lookup_required(std::string_view key) {
   const JsonNode* found = lookup(key);
-  if (found == nullptr && node_->object() != nullptr)
-    fail("", "\"" + std::string(key) + "\" is missing");
-  return found;
+  if (found != nullptr || node_->object() == nullptr) return found;
+  // Rather its misspelling than its absence.
+  const std::string wanted[] = {std::string(key)};
+  for (const auto& [name, value] : *node_->object()) {
+    const bool is_asked = std::find(asked_.begin(), asked_.end(), name) != asked_.end();
+    if (is_asked || !did_you_mean(name, wanted)) continue;
+    errors_->add(&value, pointer_to(name),
+                 "unknown key \"" + name + "\"" + suggestion(name, wanted));
+    reported_.push_back(name);
+    return nullptr;
+  }
+  fail("", "\"" + std::string(key) + "\" is missing");
+  return nullptr;
 }
 
 bool JsonReader::has(std::string_view key) { return lookup(key) != nullptr; }
@@ -311,7 +321,8 @@ void JsonReader::fail(std::string_view key, const std::string& message) {
 void JsonReader::finish() {
   if (node_->object() == nullptr) return;
   for (const auto& [name, value] : *node_->object())
-    if (std::find(asked_.begin(), asked_.end(), name) == asked_.end())
+    if (std::find(asked_.begin(), asked_.end(), name) == asked_.end() &&
+        std::find(reported_.begin(), reported_.end(), name) == reported_.end())
       errors_->add(&value, pointer_to(name),
                    "unknown key \"" + name + "\"" + suggestion(name, asked_));
 }

@@ -109,6 +109,7 @@ class JsonReader {
   std::string pointer_;
   JsonErrors* errors_;
   std::vector<std::string> asked_;
+  std::vector<std::string> reported_;  // misspelt required keys
 };
 
 // The candidate nearest to `word` by edit distance, if near enough to be a slip of the fingers.

@@ -66,7 +66,7 @@ PlanResult plan_program(const PhysicalGraph& graph, const std::string& policy,
   PlanOptions options;
   options.policy = policy;
   options.budget_bytes = budget_bytes;
-  return plan_memory(graph, options);
+  return plan_memory(graph, estimate_cost(graph), options);
 }
 
 }  // namespace layup::test
