@@ -72,8 +72,8 @@ int eval(const CommandLine& line, const std::string& format) {
     std::cout << Json{{"test_accuracy", report.accuracy}, {"test_loss", report.loss}}.dump()
               << '\n';
   } else {
-    std::cout << "test accuracy " << Json(report.accuracy).dump() << ", test loss "
-              << Json(report.loss).dump() << '\n';
+    std::cout << "test accuracy " << format_fixed(report.accuracy * 100, 2) << " %, test loss "
+              << format_fixed(report.loss, 4) << '\n';
   }
   return kExitOk;
 }

@@ -35,9 +35,14 @@ int run(const CommandLine& line, const std::string& progress_style, bool plan_on
   const Json& summary = result.summary;
   if (progress_style != "none") {
     const auto show = [&](const char* key) { return summary[key].dump(); };
-    std::string text = "done: " + show("steps") + " steps, loss " + show("loss") +
-                       ", test accuracy " + show("test_accuracy") + ", " + show("images_per_s") +
-                       " images/s\n";
+    const auto number = [&](const char* key, double factor, int digits, const char* unit) {
+      const Json& value = summary[key];
+      return value.is_number() ? format_fixed(value.get<double>() * factor, digits) + unit
+                               : std::string("unknown");
+    };
+    std::string text = "done: " + show("steps") + " steps, loss " + number("loss", 1, 4, "") +
+                       ", test accuracy " + number("test_accuracy", 100, 2, " %") + ", " +
+                       number("images_per_s", 1, 0, " images/s") + "\n";
     text += "memory: planned " + show("planned_peak_bytes") + " bytes, measured " +
             show("measured_peak_bytes") + ", allocations after start " +
             show("allocations_after_start") + "\n";

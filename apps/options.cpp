@@ -78,6 +78,9 @@ std::vector<Override> CommandLine::overrides() const {
 }
 
 RunOptions CommandLine::run_options() const {
+  for (const auto& [option, path] : {std::pair{"--resume ", &resume}, {"--init ", &init}})
+    if (!path->empty() && !std::filesystem::exists(*path))
+      throw ConfigError(option + *path + " does not exist");
   RunOptions options;
   options.device = parse_device(device);
   options.threads = threads > 0 ? threads : available_processors();

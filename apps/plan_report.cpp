@@ -42,13 +42,6 @@ LayerCounts count_layers(const ProgramPlan& program) {
   return counts;
 }
 
-std::string fixed(double value, int digits) {
-  std::array<char, 64> buffer{};
-  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
-                                    std::chars_format::fixed, digits);
-  return {buffer.data(), result.ptr};
-}
-
 std::string padded(std::string text, std::size_t width, bool right = true) {
   const std::size_t missing = text.size() < width ? width - text.size() : 0;
   return right ? std::string(missing, ' ') + text : text + std::string(missing, ' ');
@@ -61,6 +54,13 @@ std::string grouped(std::int64_t number) {  // 11,689,512
 }
 
 }  // namespace
+
+std::string format_fixed(double value, int digits) {
+  std::array<char, 64> buffer{};
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                    std::chars_format::fixed, digits);
+  return {buffer.data(), result.ptr};
+}
 
 Json plan_to_json(const SessionPlan& session) {
   const ProgramPlan& program = session.main();
@@ -124,13 +124,13 @@ std::string plan_to_text(const SessionPlan& session) {
   text += "  layers kept " + std::to_string(layers.keep) + ", offloaded " +
           std::to_string(layers.offload) + ", recomputed " + std::to_string(layers.recompute) +
           "; host " + format_bytes(session.host_bytes) + "; peak at \"" + program.peak_operation +
-          "\"; planned in " + fixed(session.planning_ms, 1) + " ms\n";
+          "\"; planned in " + format_fixed(session.planning_ms, 1) + " ms\n";
   const double compute_ms = program.cost.compute_ms();
-  text += "  predicted step " + fixed(program.timeline.step_ms, 1) + " ms, " +
-          fixed((program.timeline.step_ms / compute_ms - 1) * 100, 1) +
-          " % over keeping everything (recompute " + fixed(program.timeline.recompute_ms, 1) +
-          " ms, stalls " + fixed(program.timeline.stall_ms, 1) +
-          " ms; costs: " + program.cost.source + ")\n";
+  text += "  predicted step " + format_fixed(program.timeline.step_ms, 1) + " ms, " +
+          format_fixed((program.timeline.step_ms / compute_ms - 1) * 100, 1) +
+          " % over keeping everything (recompute " +
+          format_fixed(program.timeline.recompute_ms, 1) + " ms, stalls " +
+          format_fixed(program.timeline.stall_ms, 1) + " ms; costs: " + program.cost.source + ")\n";
   return text;
 }
 
@@ -147,8 +147,9 @@ std::string plans_to_table(const std::vector<SessionPlan>& plans) {
         padded(format_bytes(session.minimum_budget_bytes), 12) +
         padded(format_bytes(session.host_bytes), 12) + padded(std::to_string(layers.keep), 7) +
         padded(std::to_string(layers.offload), 9) + padded(std::to_string(layers.recompute), 11) +
-        padded(fixed(session.main().timeline.step_ms, 1), 12) +
-        padded(fixed(session.main().timeline.step_ms / session.main().cost.compute_ms(), 3), 9) +
+        padded(format_fixed(session.main().timeline.step_ms, 1), 12) +
+        padded(format_fixed(session.main().timeline.step_ms / session.main().cost.compute_ms(), 3),
+               9) +
         "\n";
   }
   return text;
@@ -169,12 +170,12 @@ std::string summary_to_text(const Graph& graph) {
     total_flops += flops;
     text += padded(node.name, widest + 2, false) + padded(node.type, 24, false) +
             padded(to_string(node.info.output.shape), 24, false) + padded(grouped(parameters), 14) +
-            padded(fixed(flops * 1e-6, 2), 16) + "\n";
+            padded(format_fixed(flops * 1e-6, 2), 16) + "\n";
   }
   text += graph.name + ": " + std::to_string(graph.nodes.size()) + " layers, " +
           grouped(num_parameters(graph)) + " parameters, input " +
           to_string(graph.tensor(graph.input).spec.shape) + ", forward " +
-          fixed(total_flops * 1e-9, 3) + " GFLOP\n";
+          format_fixed(total_flops * 1e-9, 3) + " GFLOP\n";
   return text;
 }
 

@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstdlib>
 #include <iostream>
 
@@ -20,13 +18,6 @@ using std::chrono::steady_clock;
 
 constexpr double kBarInterval_s = 0.2;
 constexpr double kPlainInterval_s = 10;
-
-std::string fixed(double value, int digits) {
-  std::array<char, 64> buffer{};
-  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
-                                    std::chars_format::fixed, digits);
-  return {buffer.data(), result.ptr};
-}
 
 std::string clock_time(double seconds) {  // 1:02:03 or 2:03
   const auto total = static_cast<std::int64_t>(std::max(0.0, seconds) + 0.5);
@@ -45,8 +36,8 @@ std::size_t terminal_width() {
 std::string status(const StepReport& report) {
   return "epoch " + std::to_string(std::min(report.epoch + 1, report.num_epochs)) + "/" +
          std::to_string(report.num_epochs) + "  step " + std::to_string(report.step) + "/" +
-         std::to_string(report.end_step) + "  loss " + fixed(report.loss, 4) + "  " +
-         fixed(report.images_per_s, 0) + " images/s  ETA " + clock_time(report.eta_s);
+         std::to_string(report.end_step) + "  loss " + format_fixed(report.loss, 4) + "  " +
+         format_fixed(report.images_per_s, 0) + " images/s  ETA " + clock_time(report.eta_s);
 }
 
 }  // namespace
@@ -104,7 +95,8 @@ void Progress::on_step(const StepReport& report) {
 
 void Progress::on_evaluation(const EvaluationReport& report) {
   print_line("epoch " + std::to_string(report.epoch) + " done: test accuracy " +
-             fixed(report.accuracy * 100, 2) + " %, test loss " + fixed(report.loss, 4));
+             format_fixed(report.accuracy * 100, 2) + " %, test loss " +
+             format_fixed(report.loss, 4));
 }
 
 void Progress::on_message(const std::string& message) { print_line(message); }

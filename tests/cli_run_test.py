@@ -243,7 +243,9 @@ class Output(CliTest):
             pass
         os.close(ours)
         self.assertEqual(process.wait(timeout=60), OK)
-        redrawn = [part for line in said.decode().split("\n") for part in line.split("\r")[:-1]]
+        # A terminal ends lines with \r\n; what stands before any other \r is drawn over.
+        lines = said.decode().replace("\r\n", "\n").split("\n")
+        redrawn = [part for line in lines for part in line.split("\r")[:-1]]
         self.assertTrue(redrawn, "there was no bar")
         bare = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", part) for part in redrawn]
         self.assertLessEqual(max(map(len, bare)), 80)
