@@ -19,6 +19,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
 // An event counts its records; a wait is for one of them.
 using EventCounter = std::atomic<std::uint64_t>;
 
@@ -30,6 +35,7 @@ struct Command {
   void* to = nullptr;
   const void* from = nullptr;
   std::int64_t bytes = 0;
+  TimeSpan* time = nullptr;  // of a kernel or copy that is timed
   EventCounter* event = nullptr;
   std::uint64_t count = 0;
 };
@@ -99,10 +105,16 @@ class Stream {
   void execute(const Command& command, bool skip) const {
     switch (command.kind) {
       case Command::Kind::kernel:
-        if (!skip) (*command.kernel)(command.args);
+        if (skip) break;
+        note_start(command);
+        (*command.kernel)(command.args);
+        note_end(command);
         break;
       case Command::Kind::copy:
-        if (!skip) copy(command);
+        if (skip) break;
+        note_start(command);
+        copy(command);
+        note_end(command);
         break;
       case Command::Kind::record:  // also after a failure, or other streams would wait for ever
         command.event->store(command.count, std::memory_order_release);
@@ -117,6 +129,13 @@ class Stream {
         break;
       }
     }
+  }
+
+  static void note_start(const Command& command) {
+    if (command.time != nullptr) command.time->start_ns = now_ns();
+  }
+  static void note_end(const Command& command) {
+    if (command.time != nullptr) command.time->end_ns = now_ns();
   }
 
   void copy(const Command& command) const {
@@ -170,14 +189,18 @@ class CpuDevice : public Device {
       issued_.assign(events_.size(), 0);
     }
   }
-  void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args) override {
+  void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args,
+              TimeSpan* time) override {
     Command command;
     command.kernel = &kernel;
+    command.time = time;
     command.args = args;
     at(stream).put(command);
   }
-  void copy(StreamId stream, void* to, const void* from, std::int64_t bytes) override {
+  void copy(StreamId stream, void* to, const void* from, std::int64_t bytes,
+            TimeSpan* time) override {
     Command command;
+    command.time = time;
     command.kind = Command::Kind::copy;
     command.to = to;
     command.from = from;
