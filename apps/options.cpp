@@ -90,6 +90,7 @@ RunOptions CommandLine::run_options() const {
   options.resume = resume;
   options.init = init;
   options.log = log;
+  options.trace = trace;
   options.stop = &stop_signal;
   return options;
 }

@@ -9,6 +9,7 @@
 #include "apps/plan_report.h"
 #include "apps/run_folder.h"
 #include "apps/run_log.h"
+#include "apps/step_tracer.h"
 #include "data/batch_loader.h"
 #include "engine/error.h"
 #include "engine/process.h"
@@ -65,12 +66,17 @@ SessionRequest request_for(const RunConfig& config, const RunOptions& options) {
   SessionRequest request;
   request.batch = config.train.batch;
   request.last_batch = config.last_batch();
+  request.micro_batch = config.train.micro_batch;
+  request.clip_norm = config.train.clip_norm;
   if (config.data.train->size() < config.train.batch) {  // every batch is the partial one
     request.batch = config.data.train->size();
     request.last_batch = 0;
   }
   if (config.data.test) {
-    request.evaluation_batch = std::min(request.batch, config.data.test->size());
+    // Evaluation in parts of the size of training's, so that it needs no more memory than that.
+    request.evaluation_batch = std::min(
+        request.micro_batch > 0 ? std::min(request.micro_batch, request.batch) : request.batch,
+        config.data.test->size());
     request.last_evaluation_batch = config.data.test->size() % request.evaluation_batch;
   }
   request.device = options.device;
@@ -110,7 +116,8 @@ bool needs_costs(const MemoryOptions& memory) {
 // The saved calibration, with what this network needs and it lacks measured now.
 std::optional<Calibration> complete_calibration(const RunConfig& config, const RunOptions& options,
                                                 TrainObserver& observer) {
-  if (!needs_costs(config.memory)) return std::nullopt;
+  // A trace has a predicted timeline.
+  if (!needs_costs(config.memory) && options.trace.empty()) return std::nullopt;
   Calibration calibration =
       read_calibration(options.device, options.threads)
           .value_or(Calibration{machine_name(), options.device, options.threads, {}, 0, 0});
@@ -140,7 +147,8 @@ class Trainer {
         observer_(observer),
         schedule_(config.schedule()),
         steps_per_epoch_(config.steps_per_epoch()),
-        end_step_(options.steps.value_or(config.total_steps())) {}
+        end_step_(options.steps.value_or(config.total_steps())),
+        tracer_(options.trace) {}
 
   TrainResult run() {
     out_ = options_.out;
@@ -220,6 +228,7 @@ class Trainer {
     }
     loader.stop();
     if (signal() != 0) save_interrupted();
+    if (tracer_.write()) observer_.on_message("trace of a step in " + options_.trace.string());
     Json line = summary();
     log_.write(line);
     return {line, signal()};
@@ -234,13 +243,11 @@ class Trainer {
     state.seed = config_.train.seed;
     state.learning_rate = static_cast<float>(schedule_.at(step_));
     state.input_slot = batch->slot;
-    const SessionRequest& request = session_->plan().request;
-    const ProgramId program =
-        batch->count == request.batch ? ProgramId::train : ProgramId::train_last;
     const Clock::time_point start = Clock::now();
-    const StepResult result = session_->run(program, state);
+    const StepResult result = session_->train_step(
+        state, batch->count, tracer_.begin_step(session_->plan(), batch->count));
     const double step_s = seconds_since(start);
-    if (result.failed != 0) throw_diverged(program, state, result);
+    if (result.failed != 0) throw_diverged(result);
     loader.release(batch->slot);
     loss_ = result.loss;
     ++step_;
@@ -248,9 +255,9 @@ class Trainer {
     report(state.learning_rate, step_s, batch->epoch);
   }
 
-  [[noreturn]] void throw_diverged(ProgramId program, const StepState& state,
-                                   const StepResult& result) {
-    const std::string where = session_->explain_failure(program, state, result.failed);
+  [[noreturn]] void throw_diverged(const StepResult& result) {
+    const std::string where =
+        session_->explain_failure(result.failed_program, result.failed_state, result.failed);
     std::string text = "training diverged at step " + std::to_string(step_) + ": the " +
                        (result.failed == kFailedLoss ? "loss" : "gradient") +
                        " is not finite; the first value that is not is of " + where +
@@ -366,6 +373,7 @@ class Trainer {
   std::int64_t end_step_;
   std::filesystem::path out_;
   RunLog log_;
+  StepTracer tracer_;
   Session* session_ = nullptr;
   std::vector<std::string> warnings_;
   std::int64_t step_ = 0;

@@ -152,13 +152,17 @@ std::vector<std::string> policies_of_auto(const PlanOptions& options) {
 
 PersistentLayout layout_persistent(const PhysicalGraph& graph) {
   PersistentLayout layout;
-  layout.bytes = kStepStateBytes;
+  extend_persistent(layout, graph);
+  return layout;
+}
+
+void extend_persistent(PersistentLayout& layout, const PhysicalGraph& graph) {
+  layout.bytes = std::max(layout.bytes, kStepStateBytes);
   for (const PhysicalValue& value : graph.values) {
-    if (!is_persistent(value.kind)) continue;
+    if (!is_persistent(value.kind) || layout.offsets.contains(value.name)) continue;
     layout.offsets.emplace(value.name, layout.bytes);
     layout.bytes = checked_add(layout.bytes, value.bytes);
   }
-  return layout;
 }
 
 PlanResult plan_memory(const PhysicalGraph& graph, const CostModel& cost,
