@@ -5,6 +5,7 @@
 #include "apps/auto_batch.h"
 #include "apps/options.h"
 #include "apps/plan_report.h"
+#include "apps/text_table.h"
 #include "engine/error.h"
 #include "engine/process.h"
 

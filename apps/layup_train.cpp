@@ -7,6 +7,7 @@
 #include "apps/plan_report.h"
 #include "apps/progress.h"
 #include "apps/run_folder.h"
+#include "apps/text_table.h"
 #include "engine/error.h"
 
 namespace layup {

@@ -56,8 +56,7 @@ class Session {
   // Runs a training step on the first `count` samples of the slot, in parts if the plan splits
   // batches: `loss` is the mean over all of them. Stops after a part that failed. `times`: as in
   // run, of all parts (parts_of_step) one after the other.
-  StepResult train_step(const StepState& state, std::int64_t count,
-                        std::span<TimeSpan> times = {});
+  StepResult train_step(const StepState& state, std::int64_t count, std::span<TimeSpan> times = {});
 
   // After a step whose result says that the loss is not finite: repeats it operation by operation
   // and names the first one that gives a value that is not finite, "conv3 forward". After one whose

@@ -49,41 +49,6 @@ bool is_evaluation(ProgramId id) {
   return id == ProgramId::evaluate || id == ProgramId::evaluate_last;
 }
 
-ProgramPlan prepare(const GraphDef& def, const Solver* solver, const SessionRequest& request,
-                    const Wanted& wanted) {
-  ProgramPlan result;
-  result.graph = build_graph(def, wanted.count);
-  DifferentiateOptions options;
-  options.staging_batch = std::max(request.batch, request.evaluation_batch);
-  options.micro_batch = micro_batch_of(wanted.program);
-  options.clip_norm = request.clip_norm;
-  if (solver != nullptr && !is_evaluation(wanted.program))
-    options.solver_states = solver->state_names();
-  try {
-    const TrainingGraph training = is_evaluation(wanted.program)
-                                       ? inference_graph(result.graph, options)
-                                       : differentiate(result.graph, options);
-    result.physical = select_kernels(result.graph, training, request.device, request.threads);
-  } catch (const GraphError& error) {
-    if (wanted.count == request.batch || is_evaluation(wanted.program)) throw;
-    throw GraphError(std::string(wanted.program == ProgramId::train_last
-                                     ? "the last batch of an epoch has "
-                                     : "a part of a batch (\"micro_batch\") has ") +
-                     std::to_string(wanted.count) + (wanted.count == 1 ? " sample" : " samples") +
-                     ", with which the network cannot train: " + error.what() +
-                     "; choose another batch size or set \"drop_last\": true in \"data\"");
-  }
-  if (request.machine != nullptr) {
-    use_profile_workspaces(result.physical);
-    result.cost = cost_of_profile(result.physical, *request.machine);
-  } else {
-    result.cost = request.calibration != nullptr
-                      ? cost_of_calibration(result.physical, *request.calibration)
-                      : estimate_cost(result.physical);
-  }
-  return result;
-}
-
 // Plans, lowers and checks one program; what is measured as planning.
 void plan_program(ProgramPlan& program, const PlanOptions& options, bool& feasible) {
   PlanResult result = plan_memory(program.physical, program.cost, options);
@@ -133,12 +98,55 @@ std::vector<StepPart> parts_of_step(const SessionRequest& request, std::int64_t 
   return parts;
 }
 
+StepPart main_part(const SessionRequest& request) {
+  if (!request.is_training) return {ProgramId::evaluate, request.evaluation_batch};
+  if (request.micro_batch > 0 && request.micro_batch < request.batch)
+    return {ProgramId::micro_last, request.micro_batch};
+  return {ProgramId::train, request.batch};
+}
+
+ProgramPlan prepare_program(const GraphDef& def, const Solver* solver,
+                            const SessionRequest& request, const StepPart& wanted) {
+  ProgramPlan result;
+  result.graph = build_graph(def, wanted.count);
+  DifferentiateOptions options;
+  options.staging_batch = std::max(request.batch, request.evaluation_batch);
+  options.micro_batch = micro_batch_of(wanted.program);
+  options.clip_norm = request.clip_norm;
+  if (solver != nullptr && !is_evaluation(wanted.program))
+    options.solver_states = solver->state_names();
+  try {
+    const TrainingGraph training = is_evaluation(wanted.program)
+                                       ? inference_graph(result.graph, options)
+                                       : differentiate(result.graph, options);
+    result.physical = select_kernels(result.graph, training, request.device, request.threads);
+  } catch (const GraphError& error) {
+    if (wanted.count == request.batch || is_evaluation(wanted.program)) throw;
+    throw GraphError(std::string(wanted.program == ProgramId::train_last
+                                     ? "the last batch of an epoch has "
+                                     : "a part of a batch (\"micro_batch\") has ") +
+                     std::to_string(wanted.count) + (wanted.count == 1 ? " sample" : " samples") +
+                     ", with which the network cannot train: " + error.what() +
+                     "; choose another batch size or set \"drop_last\": true in \"data\"");
+  }
+  if (request.machine != nullptr) {
+    use_profile_workspaces(result.physical);
+    result.cost = cost_of_profile(result.physical, *request.machine);
+  } else {
+    result.cost = request.calibration != nullptr
+                      ? cost_of_calibration(result.physical, *request.calibration)
+                      : estimate_cost(result.physical);
+  }
+  return result;
+}
+
 SessionPlan plan_session(const GraphDef& def, const Solver* solver, const SessionRequest& request) {
   SessionPlan session;
   session.request = request;
   const std::vector<Wanted> wanted = wanted_programs(request);
   for (const Wanted& program : wanted)
-    session.programs[static_cast<int>(program.program)] = prepare(def, solver, request, program);
+    session.programs[static_cast<int>(program.program)] =
+        prepare_program(def, solver, request, program);
 
   for (const auto& program : session.programs)
     if (program) extend_persistent(session.persistent, program->physical);

@@ -16,8 +16,8 @@ namespace layup {
 
 struct SessionRequest {
   std::int64_t batch = 0;
-  std::int64_t micro_batch = 0;  // a step is made in parts of so many samples; 0: whole
-  double clip_norm = 0;          // 0: no clipping
+  std::int64_t micro_batch = 0;       // a step is made in parts of so many samples; 0: whole
+  double clip_norm = 0;               // 0: no clipping
   std::int64_t last_batch = 0;        // 0: the data divides evenly
   std::int64_t evaluation_batch = 0;  // 0: no evaluation
   std::int64_t last_evaluation_batch = 0;
@@ -82,6 +82,13 @@ struct StepPart {
 };
 // The programs that a training step on `count` samples runs, in order.
 std::vector<StepPart> parts_of_step(const SessionRequest& request, std::int64_t count);
+
+// The part whose program is reported and calibrated: the largest that updates (or evaluation).
+StepPart main_part(const SessionRequest& request);
+
+// Graph, kernels and costs of one program, not planned yet. Throws as plan_session.
+ProgramPlan prepare_program(const GraphDef& def, const Solver* solver,
+                            const SessionRequest& request, const StepPart& part);
 
 // `solver` may be null for evaluation. Throws GraphError for a network that cannot be trained with
 // these batches (naming the batch when it is the last one), ConfigError for an unknown policy.
