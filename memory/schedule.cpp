@@ -28,11 +28,12 @@ std::vector<Action> merge(const ComputeOrder& order, const std::vector<Copy>& co
     ActionKind kind;
     ValueId value;
   };
-  // At one boundary: bytes come free, copies start, compute waits for what it needs.
+  // At one boundary: what was just made goes out (and may be waited for at once, if nobody reads it
+  // in forward), bytes come free, copies take them, compute waits for what it needs.
   const auto rank = [](ActionKind kind) {
     switch (kind) {
-      case ActionKind::wait_offload: return 0;
-      case ActionKind::offload: return 1;
+      case ActionKind::offload: return 0;
+      case ActionKind::wait_offload: return 1;
       case ActionKind::prefetch: return 2;
       default: return 3;
     }
