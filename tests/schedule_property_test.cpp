@@ -21,29 +21,6 @@ namespace {
 
 using test::RandomSource;
 
-// Whatever is legal: what forward makes is kept, offloaded or, if there is a way, computed again;
-// links of chains too.
-Decisions random_decisions(const PhysicalGraph& graph, const ValueUses& uses,
-                           RandomSource& random) {
-  Decisions decisions;
-  decisions.retention.assign(graph.values.size(), Retention::keep);
-  const int keep_percent = static_cast<int>(random.below(80));
-  const int offload_percent = static_cast<int>(random.below(100));
-  for (std::size_t i = 0; i < graph.values.size(); ++i) {
-    const ValueUse& use = uses.of[i];
-    if (use.producer < 0 || use.producer >= uses.first_backward) continue;
-    if (random.chance(keep_percent)) continue;
-    decisions.retention[i] = use.replay < 0 || random.chance(offload_percent)
-                                 ? Retention::offload
-                                 : Retention::recompute;
-  }
-  decisions.drop_between_uses = random.chance(50);
-  decisions.copy_style = random.chance(50) ? CopyStyle::gated : CopyStyle::layer_by_layer;
-  decisions.updates_inside_backward = random.chance(70);
-  decisions.in_place = random.chance(80);
-  return decisions;
-}
-
 std::string random_text(std::uint64_t seed, RandomSource& random) {
   return test::random_network(seed, 3 + static_cast<int>(random.below(16)));
 }
@@ -147,7 +124,7 @@ TEST_CASE("schedule: whatever is decided, the plan and its program are right") {
     cost.offload_bytes_per_s *= 0.01 * static_cast<double>(1 + random.below(100));
     for (int number = 0; number < 8; ++number) {
       INFO("seed " << seed << ", decisions " << number);
-      const Decisions decisions = random_decisions(graph, uses, random);
+      const Decisions decisions = test::random_decisions(graph, uses, random);
       const DraftSchedule draft = draft_schedule(graph, uses, decisions);
       const double fill = 0.7 + 0.1 * static_cast<double>(random.below(4));
       const std::vector<Action> actions = place_copies(graph, cost, decisions, draft, fill);
@@ -188,7 +165,7 @@ TEST_CASE("schedule: whatever is decided, the bits are those of keep-all") {
 
     const ProgramPlan& program = session.main();
     const Decisions decisions =
-        random_decisions(program.physical, find_uses(program.physical), random);
+        test::random_decisions(program.physical, find_uses(program.physical), random);
     const DraftSchedule draft =
         draft_schedule(program.physical, find_uses(program.physical), decisions);
     const MemoryPlan plan = finish_plan(
