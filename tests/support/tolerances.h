@@ -31,6 +31,10 @@ constexpr double kGradientRounding = 4;
 // An example whose tolerance comes out above this part of its largest gradient checks too little.
 constexpr double kGradientCoarsest = 0.02;
 
+// Gradients of a batch in parts against those of the whole, over the largest: float32 sums of some
+// thousand terms in another order; a wrong weight of a part is of the order of 1.
+constexpr double kMicroBatch = 1e-5;
+
 // A published value given with 6 digits.
 constexpr double kSixDigits = 1e-6;
 
