@@ -37,12 +37,11 @@ AutoBatch choose_batch(RunConfig& config, const RunOptions& options,
   const std::int64_t most = config.data.train->size();
   // The first batch that the network can train with at all: batch norm may want two.
   std::int64_t good = 1;
-  while (good < std::min<std::int64_t>(most, 4) && !fits(good)) ++good;
-  if (!fits(good)) {
-    const std::optional<SessionPlan> plan = try_batch(config, options, machine, good);
-    if (plan) require_feasible(*plan);
-    throw PlanError("no batch size was found with which the network can train");
-  }
+  std::optional<SessionPlan> least = try_batch(config, options, machine, good);
+  while (!least && good < std::min<std::int64_t>(most, 4))
+    least = try_batch(config, options, machine, ++good);
+  if (!least) throw PlanError("no batch size was found with which the network can train");
+  require_feasible(*least);
   std::int64_t bad = good + 1;
   while (bad <= most && fits(bad)) {
     good = bad;
