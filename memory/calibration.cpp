@@ -76,9 +76,9 @@ std::optional<Calibration> read_calibration(DeviceKind device, int threads) {
     const std::int64_t format = reader.require_int("format");
     if (const JsonNode* operations = reader.get_node("operation_ms");
         operations != nullptr && operations->object() != nullptr)
-      for (const auto& [key, node] : *operations->object())
-        if (const auto* ms = std::get_if<double>(&node.value))
-          calibration.operation_ms.emplace(key, *ms);
+      for (const JsonMember& member : *operations->object())
+        if (const auto* ms = std::get_if<double>(&member.second.value))
+          calibration.operation_ms.emplace(member.first, *ms);
     if (!errors.empty() || format != kFormat || calibration.machine != machine_name())
       return std::nullopt;
     return calibration;

@@ -114,7 +114,7 @@ class Square : public Layer {
 template <Mistake mistake>
 std::unique_ptr<Layer> read(JsonReader& params) {
   if (mistake == Mistake::ignores_unknown_keys)
-    for (const auto& [key, value] : *params.node().object()) params.has(key);
+    for (const JsonMember& member : *params.node().object()) params.has(member.first);
   return std::make_unique<Square>(mistake, params.get_int("power", 2));
 }
 
