@@ -19,10 +19,38 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return folder.empty() ? std::filesystem::path(".") : folder;
 }
 
+// Follows links of the last component, also one that points to nothing yet; those of the folders
+// are the system's work.
+std::filesystem::path followed(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;  // as the system's own limit
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(path, error); ++i) {
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = folder_of(path) / target;  // an absolute target stands for itself
+  }
+  return path;
+}
+
+bool is_special(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path, std::int64_t total_bytes)
-    : path_(std::move(path)), temporary_(path_), total_bytes_(total_bytes) {
+    : path_(followed(std::move(path))), total_bytes_(total_bytes) {
+  std::error_code error;
+  if (std::filesystem::is_symlink(path_, error)) fail("cannot write " + path_.string(), ELOOP);
+  if (is_special(path_)) {
+    // Opening waits for the reader of a pipe, closing ends it: not for a trial without a write.
+    if (::access(path_.c_str(), W_OK) != 0) fail("cannot write " + path_.string(), errno);
+    return;
+  }
+  temporary_ = path_;
   temporary_ += ".tmp";
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail("cannot create " + temporary_.string(), errno);
@@ -31,7 +59,13 @@ AtomicFile::AtomicFile(std::filesystem::path path, std::int64_t total_bytes)
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
   ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::open_special() {
+  do descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
+  while (descriptor_ < 0 && errno == EINTR);
+  if (descriptor_ < 0) fail("cannot write " + path_.string(), errno);
 }
 
 void AtomicFile::fail(const std::string& what, int error) const {
@@ -47,6 +81,7 @@ void AtomicFile::fail(const std::string& what, int error) const {
 }
 
 void AtomicFile::write(const void* data, std::int64_t bytes) {
+  if (descriptor_ < 0) open_special();
   const auto* at = static_cast<const char*>(data);
   while (bytes > 0) {
     // The system takes less than 2 GiB at once.
@@ -61,7 +96,16 @@ void AtomicFile::write(const void* data, std::int64_t bytes) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) fail("cannot write " + path_.string(), errno);
+  if (descriptor_ < 0) open_special();
+  // EINVAL: devices and pipes have nothing to sync.
+  if (::fsync(descriptor_) != 0 && !(temporary_.empty() && errno == EINVAL))
+    fail("cannot write " + path_.string(), errno);
+  if (temporary_.empty()) {
+    const int closed = ::close(descriptor_);
+    descriptor_ = -1;
+    if (closed != 0) fail("cannot write " + path_.string(), errno);
+    return;
+  }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
     fail("cannot rename " + temporary_.string() + " to " + path_.string(), errno);
   ::close(descriptor_);

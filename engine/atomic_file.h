@@ -14,6 +14,10 @@ namespace layup {
 // system's reason and, where it is about space, the bytes needed and free; the temporary file is
 // removed and the old file stays as it was.
 //
+// A symbolic link stays: the file that it points to is replaced. What is there and is neither a
+// file nor a folder (a device, a pipe) cannot be replaced without destroying it: it is opened by
+// the first write and written to directly.
+//
 // A limit on file sizes (ulimit -f) is reported likewise if the process ignores SIGXFSZ; by default
 // that signal ends it.
 class AtomicFile {
@@ -30,9 +34,10 @@ class AtomicFile {
 
  private:
   [[noreturn]] void fail(const std::string& what, int error) const;
+  void open_special();
 
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  std::filesystem::path path_;       // links followed
+  std::filesystem::path temporary_;  // empty if path_ is written to directly
   std::int64_t total_bytes_;
   int descriptor_ = -1;
 };
