@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +12,6 @@
 #include <fstream>
 #include <thread>
 
-#include "engine/atomic_file.h"
 #include "engine/error.h"
 #include "engine/rng.h"
 #include "tests/support/temp_folder.h"
@@ -349,44 +347,6 @@ TEST_CASE("a failed write keeps the old file and says how much space it needs") 
   }
   CHECK(read_bytes(path) == before);
   CHECK_FALSE(fs::exists(fs::symlink_status(folder / "last.safetensors.tmp")));
-}
-
-TEST_CASE("a pipe is written to, not replaced") {
-  const TempFolder folder;
-  const fs::path pipe = folder / "pipe";
-  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  { const AtomicFile trial(pipe, 0); }  // neither waits for a reader nor ends one
-  std::string received;
-  std::thread reader([&] { received = read_bytes(pipe); });
-  AtomicFile file(pipe, 6);
-  file.write("abc", 3);
-  file.write("def", 3);
-  file.commit();
-  reader.join();
-  CHECK(received == "abcdef");
-  CHECK(fs::is_fifo(fs::symlink_status(pipe)));
-  CHECK_FALSE(fs::exists(folder / "pipe.tmp"));
-}
-
-TEST_CASE("the file that a link points to is replaced, not the link") {
-  const TempFolder folder;
-  fs::create_directory(folder / "data");
-  fs::create_symlink("data/second", folder / "first");     // relative to the link
-  fs::create_symlink("file", folder / "data" / "second");  // a link to a link
-  const auto write = [&](const char* bytes) {
-    AtomicFile file(folder / "first", 3);
-    file.write(bytes, 3);
-    file.commit();
-  };
-  for (const char* bytes : {"new", "abc"}) {  // first the file is not there yet
-    write(bytes);
-    CHECK(fs::is_symlink(folder / "first"));
-    CHECK(fs::is_symlink(folder / "data" / "second"));
-    CHECK(fs::is_regular_file(fs::symlink_status(folder / "data" / "file")));
-    CHECK(read_bytes(folder / "data" / "file") == bytes);
-  }
-  fs::create_symlink("round", folder / "round");
-  CHECK_THROWS_AS(AtomicFile(folder / "round", 0), DataError);
 }
 
 TEST_CASE("a writer killed at any moment leaves a whole file") {
