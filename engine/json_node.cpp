@@ -76,14 +76,25 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     auto& members = std::get<JsonNode::Object>(open_.back()->value);
-    if (is_duplicate(members, name)) fail(start_of_string(), "duplicate key \"" + name + "\"");
-    members.emplace_back(std::move(name), JsonNode{});
+    const std::size_t start = start_of_string();
+    if (is_duplicate(members, name))
+      fail(start, "duplicate key \"" + name + "\" (at " + pointer_to(name) + ")");
+    JsonMember& member = members.emplace_back(std::move(name), JsonNode{});
+    std::tie(member.key_line, member.key_column) = locate(start);
     return true;
   }
 
   bool parse_error(std::size_t position, const std::string& /*last_token*/,
                    const nlohmann::json::exception& error) override {
     std::string what = error.what();
+    constexpr int kNumberOverflow = 406;  // "... number overflow parsing '1e400'"
+    if (error.id == kNumberOverflow) {
+      const std::size_t start = start_of_word();
+      const std::size_t size = std::min(taken_, text_.size()) - start;
+      const std::string_view written = text_.substr(start, size);
+      fail(start, std::string(written.substr(0, written.find_first_not_of("0123456789+-.eE"))) +
+                      " does not fit into a 64-bit number");
+    }
     const std::size_t detail = what.find("syntax error");
     if (detail != std::string::npos) what = what.substr(detail);
     fail(position == 0 ? 0 : std::min(position - 1, text_.size()), what);
@@ -100,6 +111,15 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (seen.empty())
       for (const auto& member : members) seen.insert(member.first);
     return !seen.insert(name).second;
+  }
+  // Of a key of the innermost object.
+  std::string pointer_to(const std::string& name) const {
+    std::string pointer;
+    for (std::size_t i = 0; i + 1 < open_.size(); ++i)
+      pointer = child_pointer(pointer, open_[i]->object() != nullptr
+                                           ? open_[i]->object()->back().first
+                                           : std::to_string(open_[i]->array()->size() - 1));
+    return child_pointer(pointer, name);
   }
   [[noreturn]] void fail(std::size_t offset, const std::string& message) const {
     const auto [line, column] = locate(offset);
@@ -188,8 +208,8 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 const JsonNode* JsonNode::find(std::string_view key) const {
   const Object* members = object();
   if (members == nullptr) return nullptr;
-  for (const auto& [name, node] : *members)
-    if (name == key) return &node;
+  for (const JsonMember& member : *members)
+    if (member.first == key) return &member.second;
   return nullptr;
 }
 
@@ -213,7 +233,7 @@ Json JsonNode::to_json() const {
           return list;
         } else if constexpr (std::is_same_v<T, Object>) {
           Json object = Json::object();
-          for (const auto& [name, node] : v) object[name] = node.to_json();
+          for (const JsonMember& member : v) object[member.first] = member.second.to_json();
           return object;
         } else {
           return Json(v);
@@ -246,6 +266,16 @@ JsonNode JsonNode::from(const Json& json) {
   return node;
 }
 
+std::string child_pointer(const std::string& pointer, std::string_view key) {
+  std::string child = pointer + "/";
+  for (const char c : key)
+    if (c == '~' || c == '/')
+      child += c == '~' ? "~0" : "~1";
+    else
+      child += c;
+  return child;
+}
+
 JsonNode parse_json(std::string_view text, const std::string& file_name) {
   std::size_t taken = 0;
   TreeBuilder builder(text, file_name, taken);
@@ -256,12 +286,12 @@ JsonNode parse_json(std::string_view text, const std::string& file_name) {
 }
 
 JsonNode read_json_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    throw ConfigError(path.string() + ": cannot be read (it is a folder, not a file)");
   std::ifstream file(path, std::ios::binary);
   std::string text;
-  if (file && !std::filesystem::is_directory(path))
-    text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  else
-    file.setstate(std::ios::failbit);
+  if (file) text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   if (!file) throw ConfigError(path.string() + ": cannot be read (" + std::strerror(errno) + ")");
   return parse_json(text, path.string());
 }

@@ -42,7 +42,13 @@ struct JsonMember {
   JsonMember(std::string key, JsonNode node) : first(std::move(key)), second(std::move(node)) {}
   std::string first;  // the key
   JsonNode second;
+  // As the value's line and column: where the key stands.
+  std::int32_t key_line = 0;
+  std::int32_t key_column = 0;
 };
+
+// One step further down: "/a" and "b/c" give "/a/b~1c" (RFC 6901).
+std::string child_pointer(const std::string& pointer, std::string_view key);
 
 // Throws ConfigError "file:line:column: ..." for syntax errors, duplicate keys, integers that do
 // not fit into 64 bits, and nesting deeper than 64 levels.

@@ -18,6 +18,11 @@ std::string shortest(double value) {
   return {buffer.data(), result.ptr};
 }
 
+// 8 as 8.0: what makes it no whole number.
+std::string with_point(std::string number) {
+  return number.find_first_of(".en") == std::string::npos ? number + ".0" : number;
+}
+
 std::string join(std::span<const std::string> words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
@@ -46,12 +51,37 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+void JsonErrors::add_line(std::int32_t line, std::int32_t column, const std::string& pointer,
+                          const std::string& message) {
+  std::string text = file_name_;
+  if (line > 0) text += ":" + std::to_string(line) + ":" + std::to_string(column);
+  text += ": " + message + " (at " + (pointer.empty() ? "/" : pointer) + ")";
+  const auto holds = [&](const auto& origin) {
+    return pointer == origin.first || pointer.starts_with(origin.first + "/");
+  };
+  // The newest counts: a later one replaces what an earlier one set.
+  const auto origin = std::find_if(origins_.rbegin(), origins_.rend(), holds);
+  if (line == 0 && origin != origins_.rend()) text += " (from " + origin->second + ")";
+  lines_.push_back(std::move(text));
+}
+
 void JsonErrors::add(const JsonNode* where, const std::string& pointer,
                      const std::string& message) {
-  std::string line = file_name_;
-  if (where != nullptr && where->line > 0)
-    line += ":" + std::to_string(where->line) + ":" + std::to_string(where->column);
-  lines_.push_back(line + ": " + message + " (at " + (pointer.empty() ? "/" : pointer) + ")");
+  add_line(where == nullptr ? 0 : where->line, where == nullptr ? 0 : where->column, pointer,
+           message);
+}
+
+void JsonErrors::add_at_key(const JsonMember& where, const std::string& pointer,
+                            const std::string& message) {
+  add_line(where.key_line, where.key_column, pointer, message);
+}
+
+void JsonErrors::note_origin(std::string pointer, std::string origin) {
+  origins_.emplace_back(std::move(pointer), std::move(origin));
+}
+
+void JsonErrors::append(const ConfigError& of_another_file) {
+  lines_.emplace_back(of_another_file.what());
 }
 
 void JsonErrors::append(const JsonErrors& of_another_file) {
@@ -72,7 +102,7 @@ JsonReader::JsonReader(const JsonNode& node, std::string pointer, JsonErrors& er
 }
 
 std::string JsonReader::pointer_to(std::string_view key) const {
-  return key.empty() ? pointer_ : pointer_ + "/" + std::string(key);
+  return key.empty() ? pointer_ : child_pointer(pointer_, key);
 }
 
 const JsonNode* JsonReader::lookup(std::string_view key) {
@@ -85,11 +115,12 @@ const JsonNode* JsonReader::lookup_required(std::string_view key) {
   if (found != nullptr || node_->object() == nullptr) return found;
   // Rather its misspelling than its absence.
   const std::string wanted[] = {std::string(key)};
-  for (const auto& [name, value] : *node_->object()) {
+  for (const JsonMember& member : *node_->object()) {
+    const std::string& name = member.first;
     const bool is_asked = std::find(asked_.begin(), asked_.end(), name) != asked_.end();
     if (is_asked || !did_you_mean(name, wanted)) continue;
-    errors_->add(&value, pointer_to(name),
-                 "unknown key \"" + name + "\"" + suggestion(name, wanted));
+    errors_->add_at_key(member, pointer_to(name),
+                        "unknown key \"" + name + "\"" + key_suggestion(name, wanted));
     reported_.push_back(name);
     return nullptr;
   }
@@ -105,8 +136,9 @@ std::int64_t JsonReader::read_int(const JsonNode& node, const std::string& point
   if (value == nullptr) {
     const auto* fraction = std::get_if<double>(&node.value);
     errors_->add(&node, pointer,
-                 "expected a whole number, found " +
-                     (fraction == nullptr ? std::string(node.type_name()) : shortest(*fraction)));
+                 "expected a whole number, found " + (fraction == nullptr
+                                                          ? std::string(node.type_name())
+                                                          : with_point(shortest(*fraction))));
     return otherwise;
   }
   if (*value >= range.min && *value <= range.max) return *value;
@@ -192,9 +224,7 @@ std::string JsonReader::require_choice(std::string_view key, std::span<const std
   std::string value = require_string(key);
   if (errors_->lines().size() > errors_before) return choices.empty() ? "" : choices[0];
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return value;
-  const auto near = did_you_mean(value, choices);
-  fail(key, "unknown value \"" + value + "\"" + (near ? "; did you mean \"" + *near + "\"?" : "") +
-                "; known: " + join(choices));
+  fail(key, "unknown value \"" + value + "\"" + suggestion(value, choices));
   return choices.empty() ? "" : choices[0];
 }
 
@@ -320,11 +350,13 @@ void JsonReader::fail(std::string_view key, const std::string& message) {
 
 void JsonReader::finish() {
   if (node_->object() == nullptr) return;
-  for (const auto& [name, value] : *node_->object())
+  for (const JsonMember& member : *node_->object()) {
+    const std::string& name = member.first;
     if (std::find(asked_.begin(), asked_.end(), name) == asked_.end() &&
         std::find(reported_.begin(), reported_.end(), name) == reported_.end())
-      errors_->add(&value, pointer_to(name),
-                   "unknown key \"" + name + "\"" + suggestion(name, asked_));
+      errors_->add_at_key(member, pointer_to(name),
+                          "unknown key \"" + name + "\"" + key_suggestion(name, asked_));
+  }
 }
 
 std::optional<std::string> did_you_mean(std::string_view word,
@@ -342,8 +374,13 @@ std::optional<std::string> did_you_mean(std::string_view word,
 
 std::string suggestion(std::string_view word, std::span<const std::string> candidates) {
   const auto near = did_you_mean(word, candidates);
-  if (near) return "; did you mean \"" + *near + "\"?";
-  return candidates.empty() ? "" : "; known: " + join(candidates);
+  return (near ? "; did you mean \"" + *near + "\"?" : "") +
+         (candidates.empty() ? "" : "; known: " + join(candidates));
+}
+
+std::string key_suggestion(std::string_view word, std::span<const std::string> candidates) {
+  const auto near = did_you_mean(word, candidates);
+  return near ? "; did you mean \"" + *near + "\"?" : suggestion(word, candidates);
 }
 
 }  // namespace layup

@@ -19,8 +19,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "engine/error.h"
 #include "engine/json_node.h"
 
 namespace layup {
@@ -30,15 +32,24 @@ class JsonErrors {
  public:
   explicit JsonErrors(std::string file_name) : file_name_(std::move(file_name)) {}
   void add(const JsonNode* where, const std::string& pointer, const std::string& message);
+  void add_at_key(const JsonMember& where, const std::string& pointer, const std::string& message);
   void append(const JsonErrors& of_another_file);
+  void append(const ConfigError& of_another_file);
+  // Where values come from that do not stand in the file: said with every error at or below
+  // `pointer` that has no position.
+  void note_origin(std::string pointer, std::string origin);
   bool empty() const { return lines_.empty(); }
   const std::vector<std::string>& lines() const { return lines_; }
   const std::string& file_name() const { return file_name_; }
   void throw_if_any() const;  // ConfigError
 
  private:
+  void add_line(std::int32_t line, std::int32_t column, const std::string& pointer,
+                const std::string& message);
+
   std::string file_name_;
   std::vector<std::string> lines_;
+  std::vector<std::pair<std::string, std::string>> origins_;  // by pointer
 };
 
 struct IntRange {
@@ -115,7 +126,9 @@ class JsonReader {
 // The candidate nearest to `word` by edit distance, if near enough to be a slip of the fingers.
 std::optional<std::string> did_you_mean(std::string_view word,
                                         std::span<const std::string> candidates);
-// "; did you mean \"x\"?" or, without a near candidate, "; known: a, b, c".
+// For unknown values: "; did you mean \"x\"?; known: x, y, z", the first part if one is near.
 std::string suggestion(std::string_view word, std::span<const std::string> candidates);
+// For unknown keys, of which there may be many: the list only if none is near.
+std::string key_suggestion(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace layup

@@ -67,10 +67,10 @@ JsonNode parse_header(std::string_view header, const Checker& check) {
 Metadata read_metadata(const JsonNode& node, const Checker& check) {
   Metadata metadata;
   if (node.object() == nullptr) check.fail("\"__metadata__\" is not an object");
-  for (const auto& [key, value] : *node.object()) {
-    const auto* text = std::get_if<std::string>(&value.value);
-    if (text == nullptr) check.fail("metadata \"" + key + "\" is not a string");
-    metadata.emplace_back(key, *text);
+  for (const JsonMember& member : *node.object()) {
+    const auto* text = std::get_if<std::string>(&member.second.value);
+    if (text == nullptr) check.fail("metadata \"" + member.first + "\" is not a string");
+    metadata.emplace_back(member.first, *text);
   }
   return metadata;
 }
@@ -110,9 +110,11 @@ std::int64_t count_bytes(const TensorBlob& tensor, const Checker& check) {
 TensorBlob read_tensor(const std::string& name, const JsonNode& node, const Bytes& data,
                        const Checker& check) {
   if (node.object() == nullptr) check.fail(name, "its entry is not an object");
-  for (const auto& [key, value] : *node.object())
+  for (const JsonMember& member : *node.object()) {
+    const std::string& key = member.first;
     if (key != "dtype" && key != "shape" && key != "data_offsets")
       check.fail(name, "unknown key \"" + key + "\"");
+  }
   TensorBlob tensor;
   tensor.name = name;
   tensor.type = read_type(name, node.find("dtype"), check);
@@ -204,12 +206,13 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   const Bytes data{header.data() + header.size(),
                    whole.bytes - kLengthBytes - static_cast<std::int64_t>(header.size())};
   const JsonNode root = parse_header(header, check);
-  for (const auto& [name, node] : *root.object()) {
+  for (const JsonMember& member : *root.object()) {
+    const std::string& name = member.first;
     if (name == kMetadataKey) {
-      file.metadata_ = read_metadata(node, check);
+      file.metadata_ = read_metadata(member.second, check);
     } else {
       file.index_.emplace(name, file.tensors_.size());
-      file.tensors_.push_back(read_tensor(name, node, data, check));
+      file.tensors_.push_back(read_tensor(name, member.second, data, check));
     }
   }
   check_coverage(file.tensors_, data, check);

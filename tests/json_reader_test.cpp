@@ -35,9 +35,14 @@ TEST_CASE("positions, order and types of a parsed text") {
 }
 
 TEST_CASE("syntax errors, duplicates, overflow and depth are refused with a position") {
-  CHECK(error_of("{\"a\": 1,\n \"a\": 2}") == "net.json:2:2: duplicate key \"a\"");
+  CHECK(error_of("{\"a\": 1,\n \"a\": 2}") == "net.json:2:2: duplicate key \"a\" (at /a)");
   CHECK(error_of("{\"a\": 4294967297000000000000}").find("net.json:1:7: ") == 0);
   CHECK(error_of("{\"a\": 18446744073709551615}").find("64-bit") != std::string::npos);
+  CHECK(error_of("{\"a/b\": [0, {\"~\": 1, \"c\": {}, \"~\": 2}]}") ==
+        "net.json:1:31: duplicate key \"~\" (at /a~1b/1/~0)");
+  CHECK(error_of("{\"a\": [1, -1e400]}") ==
+        "net.json:1:11: -1e400 does not fit into a 64-bit number");
+  CHECK(error_of("1e400") == "net.json:1:1: 1e400 does not fit into a 64-bit number");
   CHECK(error_of("{\"a\": 1,}").find("net.json:1:") == 0);
   CHECK(error_of("{\"a\": NaN}").find("net.json:1:") == 0);
   CHECK(error_of("{} x").find("net.json:1:") == 0);
@@ -49,8 +54,57 @@ TEST_CASE("duplicates are found in large objects, which take linear time") {
   std::string text = "{";
   for (int i = 0; i < 50000; ++i) text += "\"key" + std::to_string(i) + "\": {\"a\": 1},\n";
   CHECK(parse_json(text + "\"last\": 0}", "n").object()->size() == 50001);
-  CHECK(error_of(text + "\"key49999\": 0}") == "net.json:50001:1: duplicate key \"key49999\"");
-  CHECK(error_of(text + "\"key3\": 0}") == "net.json:50001:1: duplicate key \"key3\"");
+  CHECK(error_of(text + "\"key49999\": 0}") ==
+        "net.json:50001:1: duplicate key \"key49999\" (at /key49999)");
+  CHECK(error_of(text + "\"key3\": 0}") == "net.json:50001:1: duplicate key \"key3\" (at /key3)");
+}
+
+TEST_CASE("a folder is no file") {
+  CHECK_THROWS_WITH_AS(read_json_file("tests"),
+                       "tests: cannot be read (it is a folder, not a file)", ConfigError);
+}
+
+// Every error of an object with the keys "kernel" (needed), "pad/ding" and "mode".
+std::vector<std::string> errors_in(const JsonNode& root, const std::string& origin_of = "") {
+  JsonErrors errors("c.json");
+  if (!origin_of.empty()) errors.note_origin(origin_of, "--set");
+  JsonReader reader(root, "", errors);
+  reader.require_int("kernel", {.min = 1});
+  reader.get_int("pad/ding", 0, {.min = 0});
+  reader.get_choice("mode", "fan_in", {"fan_in", "fan_out"});
+  reader.finish();
+  return errors.lines();
+}
+
+TEST_CASE("unknown keys are reported where they stand themselves") {
+  using Lines = std::vector<std::string>;
+  CHECK(errors_in(parse_json("{\"kernel\": 1,\n  \"modee\":\n 3}", "c.json")) ==
+        Lines{"c.json:2:3: unknown key \"modee\"; did you mean \"mode\"? (at /modee)"});
+  CHECK(errors_in(parse_json("{\n\"kernnel\":  1}", "c.json")) ==
+        Lines{"c.json:2:1: unknown key \"kernnel\"; did you mean \"kernel\"? (at /kernnel)"});
+  CHECK(errors_in(parse_json("{\"kernel\": 1, \"x~/\": 3}", "c.json")) ==
+        Lines{"c.json:1:15: unknown key \"x~/\"; known: kernel, pad/ding, mode (at /x~0~1)"});
+}
+
+TEST_CASE("values: what is known, whole numbers with a point, keys with a slash") {
+  using Lines = std::vector<std::string>;
+  CHECK(errors_in(parse_json("{\"kernel\": 8.0, \"mode\": \"fan_inn\"}", "c.json")) ==
+        Lines{"c.json:1:12: expected a whole number, found 8.0 (at /kernel)",
+              "c.json:1:25: unknown value \"fan_inn\"; did you mean \"fan_in\"?; known: fan_in, "
+              "fan_out (at /mode)"});
+  CHECK(errors_in(parse_json("{\"kernel\": 1e300, \"pad/ding\": -1}", "c.json")) ==
+        Lines{"c.json:1:12: expected a whole number, found 1e+300 (at /kernel)",
+              "c.json:1:31: -1 is out of range; the least value is 0 (at /pad~1ding)"});
+}
+
+TEST_CASE("values from elsewhere have no position but an origin") {
+  JsonNode root = parse_json("{\"kernel\": 0, \"pad/ding\": -1}", "c.json");
+  root.find("kernel")->line = 0;
+  const std::vector<std::string> lines = errors_in(root, "/kernel");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0] == "c.json: 0 is out of range; the least value is 1 (at /kernel) (from --set)");
+  CHECK(lines[1].starts_with("c.json:1:27: -1"));
+  CHECK(lines[1].ends_with("(at /pad~1ding)"));
 }
 
 TEST_CASE("all errors are reported in one go, with suggestions") {

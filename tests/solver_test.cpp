@@ -161,8 +161,11 @@ TEST_CASE("params read back give the same rule") {
 }
 
 TEST_CASE("bad solver sections are refused with position and advice") {
-  CHECK(error_of(R"({"type": "sdg", "lr": 1, "beta": 2})") ==
-        "solver.json:1:10: unknown solver \"sdg\"; did you mean \"sgd\"? (at /solver/type)");
+  const std::string misspelt = error_of(R"({"type": "sdg", "lr": 1, "beta": 2})");
+  CHECK(misspelt.starts_with(
+      "solver.json:1:10: unknown solver \"sdg\"; did you mean \"sgd\"?; known: sgd"));
+  CHECK(misspelt.ends_with("(at /solver/type)"));
+  CHECK(misspelt.find('\n') == std::string::npos);
   CHECK(error_of(R"({"type": "rocket", "lr": 1})").find("known: sgd") != std::string::npos);
   CHECK(error_of(R"({"lr": 1})").find("\"type\" is missing") != std::string::npos);
   CHECK(error_of(R"({"type": "sgd"})").find("\"lr\" is missing") != std::string::npos);
