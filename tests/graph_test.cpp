@@ -86,20 +86,22 @@ TEST_CASE("graph: a cycle is named along its way") {
 }
 
 TEST_CASE("graph: shapes that do not fit show how each branch came to its own") {
-  check_error(network(R"({"name": "left", "type": "conv2d", "out_channels": 2, "kernel": 3},
+  check_error(
+      network(R"({"name": "left", "type": "conv2d", "out_channels": 2, "kernel": 3},
                          {"name": "leftpool", "type": "max_pool2d", "kernel": 2},
                          {"name": "right", "type": "conv2d", "out_channels": 3, "kernel": 3,
                           "inputs": ["input"]},
                          {"name": "sum", "type": "add", "inputs": ["leftpool", "right"]})"),
-              {"net.json:7:", "layer \"sum\" (add)", "[2, 2, 2, 2]", "[2, 3, 4, 4]",
-               "input 1: leftpool [2, 2, 2, 2] <- left [2, 2, 4, 4] <- input [2, 1, 6, 6]",
-               "input 2: right [2, 3, 4, 4] <- input [2, 1, 6, 6]"});
+      {"net.json:7:", "layer \"sum\" (add)", " (at /layers/3)\n", "[2, 2, 2, 2]", "[2, 3, 4, 4]",
+       "input 1: leftpool [2, 2, 2, 2] <- left [2, 2, 4, 4] <- input [2, 1, 6, 6]",
+       "input 2: right [2, 3, 4, 4] <- input [2, 1, 6, 6]"});
   check_error(network(R"({"name": "wide", "type": "conv2d", "out_channels": 1, "kernel": 9})"),
-              {"layer \"wide\" (conv2d)", "9x9", "6x6"});
+              {"net.json:3:", "layer \"wide\" (conv2d)", "9x9", "6x6", " (at /layers/0)"});
 }
 
 TEST_CASE("graph: sizes beyond 63 bits are refused") {
-  check_error(network(kRelu, "[1048576, 1099511627776, 1048576]"), {"overflow"});
+  check_error(network(kRelu, "[1048576, 1099511627776, 1048576]"),
+              {"net.json:1:1: ", "overflow", "(at /)"});
   check_error(network(R"({"name": "fc", "type": "linear", "out_features": 1099511627776})",
                       "[1099511627776]"),
               {"fc", "overflow"});

@@ -164,10 +164,12 @@ TEST_CASE("training graph: inference has the forward passes alone") {
 }
 
 TEST_CASE("training graph: what cannot be trained is refused") {
-  CHECK(error_of(network(R"({"name": "a", "type": "relu"},
-                            {"name": "fc", "type": "linear", "out_features": 2})"))
-            .find("\"fc\" (linear) is not read by any layer and is not a loss") !=
+  const std::string unread = error_of(network(R"({"name": "a", "type": "relu"},
+                            {"name": "fc", "type": "linear", "out_features": 2})"));
+  CHECK(unread.starts_with("net.json:"));
+  CHECK(unread.find("\"fc\" (linear) is not read by any layer and is not a loss") !=
         std::string::npos);
+  CHECK(unread.ends_with("(at /layers/1)"));
   CHECK(error_of(network(R"(
     {"name": "fc", "type": "linear", "out_features": 2},
     {"name": "side", "type": "relu"},
@@ -177,7 +179,8 @@ TEST_CASE("training graph: what cannot be trained is refused") {
     {"name": "fc", "type": "linear", "out_features": 2},
     {"name": "loss", "type": "softmax_cross_entropy"},
     {"name": "after", "type": "relu"},
-    {"name": "loss2", "type": "softmax_cross_entropy", "inputs": ["fc"]})")) != "");
+    {"name": "loss2", "type": "softmax_cross_entropy", "inputs": ["fc"]})"))
+            .ends_with("layer \"loss\" is a loss; no layer may read its output (at /layers/1)"));
   const std::string norm = network(R"(
     {"name": "fc", "type": "linear", "out_features": 2},
     {"name": "bn", "type": "batch_norm"},

@@ -50,19 +50,21 @@ class Builder {
     for (const Node& node : graph_.nodes) {
       has_loss = has_loss || node.info.is_loss;
       if (!node.info.training_error.empty())
-        throw GraphError("layer \"" + node.name + "\" (" + node.type +
-                         "): " + node.info.training_error);
+        throw GraphError(node.place.describe("layer \"" + node.name + "\" (" + node.type +
+                                             "): " + node.info.training_error));
       if (!node.info.is_loss && graph_.tensor(node.output).readers.empty())
-        throw GraphError("the output of layer \"" + node.name + "\" (" + node.type +
-                         ") is not read by any layer and is not a loss; training needs every "
-                         "branch to end in a loss");
+        throw GraphError(node.place.describe(
+            "the output of layer \"" + node.name + "\" (" + node.type +
+            ") is not read by any layer and is not a loss; training needs every branch to end in a "
+            "loss"));
       if (node.info.is_loss && !graph_.tensor(node.output).readers.empty())
-        throw GraphError("layer \"" + node.name + "\" is a loss; no layer may read its output");
+        throw GraphError(node.place.describe("layer \"" + node.name +
+                                             "\" is a loss; no layer may read its output"));
     }
     if (!has_loss)
       throw GraphError(
-          "the network has no loss; end it with a layer of type "
-          "\"softmax_cross_entropy\"");
+          graph_.place.describe("the network has no loss; end it with a layer of type "
+                                "\"softmax_cross_entropy\""));
   }
 
   ValueId add_value(std::string name, TensorSpec spec, ValueKind kind) {

@@ -20,8 +20,8 @@ std::vector<std::size_t> topological_order(
       if (input == kInputName) continue;
       const auto found = index_of.find(input);
       if (found == index_of.end())
-        throw GraphError("layer \"" + def.layers[i].name + "\" reads \"" + input +
-                         "\", which is not there");
+        throw GraphError(def.layers[i].place.describe(
+            "layer \"" + def.layers[i].name + "\" reads \"" + input + "\", which is not there"));
       readers[found->second].push_back(i);
       ++missing[i];
     }
@@ -36,7 +36,8 @@ std::vector<std::size_t> topological_order(
     for (const std::size_t reader : readers[layer])
       if (--missing[reader] == 0) ready.push(reader);
   }
-  if (order.size() != def.layers.size()) throw GraphError("the layers form a cycle");
+  if (order.size() != def.layers.size())
+    throw GraphError(def.place.describe("the layers form a cycle"));
   return order;
 }
 
@@ -55,8 +56,8 @@ std::string shape_chain(const Graph& graph, TensorId id) {
 
 [[noreturn]] void throw_at_layer(const Graph& graph, const LayerDef& def,
                                  const std::vector<TensorId>& inputs, const std::string& problem) {
-  std::string text = (def.where.empty() ? "" : def.where + ": ") + "layer \"" + def.name + "\" (" +
-                     def.type + "): " + problem;
+  std::string text =
+      def.place.describe("layer \"" + def.name + "\" (" + def.type + "): " + problem);
   int number = 0;
   for (const TensorId input : inputs)
     text += "\n  input " + std::to_string(++number) + ": " + shape_chain(graph, input);
@@ -103,17 +104,22 @@ Graph build_graph(const GraphDef& def, std::int64_t batch) {
 
   Graph graph;
   graph.name = def.name;
+  graph.place = def.place;
   graph.batch = batch;
   Shape input_shape = {batch};
   input_shape.insert(input_shape.end(), def.input_shape.begin(), def.input_shape.end());
   graph.tensors.push_back({kInputName, {input_shape, DType::f32}, std::nullopt, {}});
-  num_bytes(graph.tensors[0].spec);  // overflow shows here, with no layer to blame
+  try {
+    num_bytes(graph.tensors[0].spec);  // overflow shows here, with no layer to blame
+  } catch (const GraphError& error) {
+    throw GraphError(def.place.describe(error.what()));
+  }
 
   std::unordered_map<std::string, TensorId> output_of = {{kInputName, TensorId{0}}};
   for (const std::size_t i : topological_order(def, index_of)) {
     const LayerDef& layer = def.layers[i];
     const NodeId id{static_cast<std::uint32_t>(graph.nodes.size())};
-    Node node{layer.name, layer.type, layer.layer, {}, {}, {}};
+    Node node{layer.name, layer.type, layer.layer, {}, {}, {}, layer.place};
     for (const std::string& input : layer.inputs) node.inputs.push_back(output_of.at(input));
     try {
       node.info = layer.layer->infer(graph.input_specs(node));

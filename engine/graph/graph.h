@@ -26,6 +26,7 @@ struct Node {
   LayerInfo info;
   std::vector<TensorId> inputs;
   TensorId output{};
+  Place place{};
 };
 
 struct Graph {
@@ -34,6 +35,7 @@ struct Graph {
   TensorId input{};
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;  // topological order: the file's own order where that is one
+  Place place{};
 
   const Tensor& tensor(TensorId id) const { return tensors[index(id)]; }
   const Node& node(NodeId id) const { return nodes[index(id)]; }

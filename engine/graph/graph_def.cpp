@@ -11,17 +11,11 @@ constexpr std::int64_t kMaxDimension = std::int64_t{1} << 40;
 
 using NameToIndex = std::unordered_map<std::string, std::size_t>;
 
-std::string location(const JsonReader& reader) {
-  if (reader.node().line == 0) return "";
-  return reader.errors().file_name() + ":" + std::to_string(reader.node().line) + ":" +
-         std::to_string(reader.node().column);
-}
-
 LayerDef read_layer(JsonReader& reader, const LayerTypes& types,
                     const std::vector<std::string>& type_names, const std::string& previous) {
   LayerDef def;
   def.name = reader.require_string("name");
-  def.where = location(reader);
+  def.place = place_of(reader);
   if (def.name == kInputName)
     reader.fail("name", "the name \"input\" is taken by the network's input");
   if (reader.has("inputs")) {
@@ -97,16 +91,16 @@ void check_names(const std::vector<LayerDef>& layers, std::vector<JsonReader>& r
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto [known, is_new] = index_of.emplace(layers[i].name, i);
     if (!is_new)
-      readers[i].fail("name", "two layers are named \"" + layers[i].name +
-                                  "\" (the other is /layers/" + std::to_string(known->second) +
-                                  ")");
+      readers[i].fail("name", "two layers are named \"" + layers[i].name + "\" (the other is " +
+                                  readers[known->second].pointer() + ")");
     names.push_back(layers[i].name);
   }
   for (std::size_t i = 0; i < layers.size(); ++i)
     for (const std::string& input : layers[i].inputs)
       if (input != kInputName && !index_of.contains(input))
-        readers[i].fail("inputs", "there is no layer \"" + input + "\" to read" +
-                                      (did_you_mean(input, names) ? suggestion(input, names) : ""));
+        readers[i].fail("inputs",
+                        "there is no layer \"" + input + "\" to read" +
+                            (did_you_mean(input, names) ? key_suggestion(input, names) : ""));
   const std::vector<std::string> cycle = CycleFinder(layers, index_of).find();
   if (cycle.empty()) return;
   std::string text;
@@ -116,8 +110,21 @@ void check_names(const std::vector<LayerDef>& layers, std::vector<JsonReader>& r
 
 }  // namespace
 
+std::string Place::describe(const std::string& problem) const {
+  if (where.empty()) return problem;
+  return where + ": " + problem + " (at " + (pointer.empty() ? "/" : pointer) + ")";
+}
+
+Place place_of(const JsonReader& reader) {
+  std::string where = reader.errors().file_name();
+  if (reader.node().line > 0)
+    where += ":" + std::to_string(reader.node().line) + ":" + std::to_string(reader.node().column);
+  return {where, reader.pointer()};
+}
+
 GraphDef read_graph_def(JsonReader& network, const LayerTypes& types) {
   GraphDef def;
+  def.place = place_of(network);
   def.name = network.get_string("name", "network");
   if (auto input = network.get_object("input")) {
     def.input_shape = input->get_int_list("shape", {.min = 1, .max = kMaxDimension});
