@@ -16,14 +16,28 @@ namespace {
 constexpr IntRange kPositive{.min = 1};
 constexpr IntRange kNotNegative{.min = 0};
 
-void apply(JsonNode& root, const Override& change) {
+// Of a value that does not stand in the file.
+void forget_positions(JsonNode& node) {
+  node.line = node.column = 0;
+  if (auto* items = std::get_if<JsonNode::Array>(&node.value))
+    for (JsonNode& item : *items) forget_positions(item);
+  if (auto* members = std::get_if<JsonNode::Object>(&node.value))
+    for (JsonMember& member : *members) {
+      member.key_line = member.key_column = 0;
+      forget_positions(member.second);
+    }
+}
+
+void apply(JsonNode& root, const Override& change, JsonErrors& errors) {
   const std::string where = "--set " + change.path + "=" + change.value;
   JsonNode* node = &root;
+  std::string pointer;
   std::size_t begin = 0;
   for (;;) {
     const std::size_t dot = change.path.find('.', begin);
     const std::string key = change.path.substr(begin, dot - begin);
     if (key.empty()) throw ConfigError(where + ": write it as path=value, as train.batch=32");
+    pointer = child_pointer(pointer, key);
     if (auto* items = std::get_if<JsonNode::Array>(&node->value)) {
       std::size_t at = items->size();
       std::from_chars(key.data(), key.data() + key.size(), at);
@@ -43,7 +57,8 @@ void apply(JsonNode& root, const Override& change) {
   } catch (const ConfigError&) {  // a bare string
     *node = JsonNode{change.value, 0, 0};
   }
-  node->line = 0;  // it does not stand in the file
+  forget_positions(*node);
+  errors.note_origin(pointer, where);
 }
 
 TrainOptions read_train(JsonReader& root) {
@@ -94,12 +109,17 @@ std::filesystem::path find_file(const std::filesystem::path& path,
 }
 
 GraphDef read_network_file(const std::filesystem::path& path, JsonErrors& errors) {
-  const JsonNode root = read_json_file(path);
-  JsonErrors own(path.string());
-  JsonReader reader(root, "", own);
-  GraphDef def = read_graph_def(reader, builtin_layers());
-  errors.append(own);
-  return def;
+  try {
+    const JsonNode root = read_json_file(path);
+    JsonErrors own(path.string());
+    JsonReader reader(root, "", own);
+    GraphDef def = read_graph_def(reader, builtin_layers());
+    errors.append(own);
+    return def;
+  } catch (const ConfigError& error) {  // its syntax, which must not hide errors elsewhere
+    errors.append(error);
+    return {};
+  }
 }
 
 GraphDef read_built_network(JsonReader& model, const ModelInput& input) {
@@ -110,6 +130,9 @@ GraphDef read_built_network(JsonReader& model, const ModelInput& input) {
   JsonReader reader(node, "", errors);
   GraphDef def = read_graph_def(reader, builtin_layers());
   errors.throw_if_any();
+  // What is wrong with its shapes is wrong with what the builder was told.
+  def.place = place_of(model);
+  for (LayerDef& layer : def.layers) layer.place = def.place;
   return def;
 }
 
@@ -137,8 +160,15 @@ GraphDef read_model(JsonReader& root, const ModelInput& data, const std::filesys
   return read_built_network(model, input);
 }
 
+// " in PATH" as the configuration has it, for messages; empty for data without files.
+std::string data_name(const Json& config) {
+  const Json& data = config.at("data");
+  const auto path = data.find("path");
+  return path == data.end() ? "" : " in " + path->get<std::string>();
+}
+
 // A label that the model has no output for, in either split: names the sample.
-void check_labels(const DatasetSplits& data, std::int64_t model_classes) {
+void check_labels(const DatasetSplits& data, const std::string& name, std::int64_t model_classes) {
   for (const Dataset* split : {data.train.get(), data.test.get()}) {
     if (split == nullptr || split->classes() <= model_classes) continue;
     std::vector<std::uint8_t> pixels(static_cast<std::size_t>(num_elements(split->sample_shape())));
@@ -147,25 +177,25 @@ void check_labels(const DatasetSplits& data, std::int64_t model_classes) {
       split->read(i, pixels.data(), &label);
       if (label >= model_classes)
         throw DataError("sample " + std::to_string(i) + " of the " +
-                        (split == data.train.get() ? "training" : "test") + " set: label " +
-                        std::to_string(label) + ", but the model has " +
+                        (split == data.train.get() ? "training" : "test") + " set" + name +
+                        ": label " + std::to_string(label) + ", but the model has " +
                         std::to_string(model_classes) + " classes (0 to " +
                         std::to_string(model_classes - 1) + ")");
     }
   }
 }
 
-void check_fit(const GraphDef& network, const DatasetSplits& data) {
+void check_fit(const GraphDef& network, const DatasetSplits& data, const std::string& name) {
   if (network.input_shape != data.train->sample_shape())
-    throw GraphError("the network reads samples of shape " + to_string(network.input_shape) +
-                     " but the data set has " + to_string(data.train->sample_shape()));
+    throw GraphError(network.place.describe(
+        "the network reads samples of shape " + to_string(network.input_shape) +
+        " but the data set has " + to_string(data.train->sample_shape())));
   const Graph graph = build_graph(network, 2);
   const auto classes = num_classes(graph);
   if (!classes)
-    throw GraphError(
-        "the network has no loss; end it with a layer of type "
-        "\"softmax_cross_entropy\"");
-  check_labels(data, *classes);
+    throw GraphError(network.place.describe(
+        "the network has no loss; end it with a layer of type \"softmax_cross_entropy\""));
+  check_labels(data, name, *classes);
 }
 
 }  // namespace
@@ -184,8 +214,8 @@ LrSchedule RunConfig::schedule() const {
 
 RunConfig read_config(const std::filesystem::path& file, const std::vector<Override>& overrides) {
   JsonNode root = read_json_file(file);
-  for (const Override& change : overrides) apply(root, change);
   JsonErrors errors(file.string());
+  for (const Override& change : overrides) apply(root, change, errors);
   JsonReader reader(root, "", errors);
   RunConfig config;
   config.file = file;
@@ -198,7 +228,8 @@ RunConfig read_config(const std::filesystem::path& file, const std::vector<Overr
     reader.fail("", "\"solver\" is missing");
 
   const std::filesystem::path base = file.parent_path();
-  ModelInput input;
+  // Without data the model is read all the same, for its errors: of any input that fits all models.
+  ModelInput input{{3, 224, 224}, 1000};
   std::exception_ptr data_failure;
   if (auto data = reader.get_object("data")) {
     try {
@@ -208,22 +239,21 @@ RunConfig read_config(const std::filesystem::path& file, const std::vector<Overr
     }
     if (config.data.train)
       input = {config.data.train->sample_shape(), config.data.train->classes()};
-    config.data_options =
-        read_data_options(*data, input.sample_shape.empty() ? 0 : input.sample_shape[0]);
+    config.data_options = read_data_options(*data, config.data.train ? input.sample_shape[0] : 0);
   } else if (!reader.has("data")) {
     reader.fail("", "\"data\" is missing");
   }
-  const bool has_data = config.data.train != nullptr;
-  if (has_data) config.network = read_model(reader, input, base);
-  reader.has("model");
+  config.network = read_model(reader, input, base);
   reader.finish();
   errors.throw_if_any();
   if (data_failure) std::rethrow_exception(data_failure);
-  check_fit(config.network, config.data);
+  check_fit(config.network, config.data, data_name(config.json));
   if (config.train.batch > 0 && config.steps_per_epoch() == 0)
-    throw ConfigError(file.string() + ": \"drop_last\" leaves no batch: the training set has " +
-                      std::to_string(config.data.train->size()) + " samples, the batch is " +
-                      std::to_string(config.train.batch));
+    errors.add(root.find("data")->find("drop_last"), "/data/drop_last",
+               "\"drop_last\" leaves no batch: the training set has " +
+                   std::to_string(config.data.train->size()) + " samples, the batch is " +
+                   std::to_string(config.train.batch));
+  errors.throw_if_any();
   return config;
 }
 

@@ -72,7 +72,7 @@ class Config(CliTest):
         config = tiny_config()
         config["model"]["layers"][0]["type"] = "conv3d"
         self.expect(self.run_program(TOOLBOX, "check", self.write_config(config)), USAGE,
-                    "conv3d", "conv2d")
+                    "conv3d", 'did you mean "conv2d"?; known: ', "/model/layers/0/type")
 
     def test_bad_numbers(self):
         for text in ("1e400", "4294967297000000000000", "-1", "0", "3.7", "true", '"8"', "NaN"):
@@ -93,7 +93,8 @@ class Config(CliTest):
         config["model"]["layers"].insert(4, {"name": "sum", "type": "add",
                                              "inputs": ["pool1", "relu1"]})
         done = self.run_program(TOOLBOX, "check", self.write_config(config))
-        self.expect(done, USAGE, "sum", "pool1", "relu1", "6, 6", "12, 12")
+        self.expect(done, USAGE, "sum", "pool1", "relu1", "6, 6", "12, 12",
+                    "(at /model/layers/4)")
 
     def test_a_cycle_is_named(self):
         config = tiny_config()
@@ -109,7 +110,10 @@ class Config(CliTest):
                           ["--no-such-option"], ["--resume", str(self.dir / "nowhere")]):
             with self.subTest(arguments=arguments):
                 self.expect(self.train(file, *arguments), USAGE)
+        self.expect(self.train(file, "--set", "train.batch=many"), USAGE, f"{file}: expected",
+                    "(from --set train.batch=many)")
         self.expect(self.run_program(TRAIN, self.dir / "absent.json"), USAGE, "absent.json")
+        self.expect(self.run_program(TRAIN, self.dir), USAGE, "it is a folder")
         self.expect(self.run_program(TRAIN), USAGE)
 
     def test_an_override_counts(self):
@@ -176,7 +180,8 @@ class Data(CliTest):
                         path.unlink()
                     (self.dir / "data").rmdir()
                 file = self.config_of([0, 1, 2, 3, 4, 0, 1, bad])
-                self.expect(self.train(file, "--steps", 1), DATA, "sample 7", f"label {bad}", "5")
+                self.expect(self.train(file, "--steps", 1), DATA, "sample 7", f"label {bad}", "5",
+                            str(self.dir / "data"))
 
     def test_a_truncated_file_names_itself(self):
         file = self.config_of([0, 1, 2, 3, 4, 0, 1, 2])

@@ -7,6 +7,7 @@
 
 #include "apps/config.h"
 #include "engine/error.h"
+#include "engine/graph/graph.h"
 #include "tests/support/temp_folder.h"
 
 namespace layup {
@@ -201,7 +202,8 @@ TEST_CASE("config: values of a wrong type, out of range, fractional or too large
       {"\"batch\": 8", "\"batch\": [8]", {"/train/batch", "a list"}},
       {"\"batch\": 8", "\"batch\": 4294967297", {"/train/batch", "4294967297"}},
       {"\"batch\": 8", "\"batch\": 4294967297000000000000", {"4294967297000000000000"}},
-      {"\"batch\": 8", "\"batch\": 1e400", {"1e400"}},
+      {"\"batch\": 8", "\"batch\": 1e400", {"1e400 does not fit into a 64-bit number"}},
+      {"\"batch\": 8", "\"batch\": 8.0", {"/train/batch", "found 8.0"}},
       {"\"lr\": 0.05", "\"lr\": -1", {"/solver/lr", "-1"}},
       {"\"momentum\": 0.9", "\"momentum\": 1.5", {"/solver/momentum", "1.5"}},
       {"\"momentum\": 0.9", "\"momentum\": \"0,9\"", {"/solver/momentum"}},
@@ -213,14 +215,16 @@ TEST_CASE("config: values of a wrong type, out of range, fractional or too large
       {"\"budget\": \"64MiB\"", "\"budget\": \"64 apples\"", {"/memory/budget", "64 apples"}},
       {"\"budget\": \"64MiB\"", "\"budget\": \"-1MiB\"", {"/memory/budget"}},
       {"\"budget\": \"64MiB\"", "\"budget\": 0.5", {"/memory/budget"}},
-      {"\"policy\": \"none\"", "\"policy\": \"nonne\"", {"did you mean \"none\"?"}},
+      {"\"policy\": \"none\"", "\"policy\": \"nonne\"", {"did you mean \"none\"?; known: "}},
       {"\"type\": \"sgd\"", "\"type\": \"sdg\"", {"/solver/type", "sgd"}},
       {"\"type\": \"cosine\"", "\"type\": \"cosinus\"", {"/solver/schedule/type", "cosine"}},
       {"\"format\": \"synthetic\"", "\"format\": \"sintetic\"", {"/data/format", "synthetic"}},
       {"\"type\": \"pad_crop\"", "\"type\": \"padcrop\"", {"/data/augment/0/type", "pad_crop"}},
       {"\"type\": \"conv2d\"", "\"type\": \"conv3d\"", {"/model/layers/0/type", "conv2d"}},
       {"\"kernel\": 3", "\"kernel\": [3, 3, 3]", {"/model/layers/0/kernel"}},
-      {"\"kernel\": 3", "\"kernel\": 99", {"conv1", "99x99"}},
+      {"\"kernel\": 3",
+       "\"kernel\": 99",
+       {"run.json:8:7: ", "conv1", "99x99", "(at /model/layers/0)"}},
       {"\"train\": {", "\"train\": 3, \"memoryy\": {", {"/train", "memoryy"}},
   };
   for (const Wrong& wrong : all) {
@@ -255,15 +259,49 @@ TEST_CASE("config: all errors in one go") {
   check_error(error, {"/train/batch", "/solver/momentum", "did you mean \"none\"?",
                       "did you mean \"padding\"?", "/model/layers/1/out_features"});
   CHECK(std::count(error.begin(), error.end(), '\n') >= 4);
+  // Sections that are missing, and a model whose data cannot be opened.
+  check_error(ConfigFile("{}").error(), {"\"model\" is missing", "\"data\" is missing",
+                                         "\"solver\" is missing", "\"train\" is missing"});
+  for (const char* data : {R"({"format": "idx", "path": "nowhere"})", R"({"format": "idxx"})"}) {
+    CAPTURE(std::string(data));
+    Json config = Json::parse(kFull);
+    config["data"] = Json::parse(data);
+    config["model"]["layers"][1]["out_feature"] = 5;
+    check_error(ConfigFile(config.dump()).error(), {"unknown key \"out_feature\""});
+    config["model"] = {{"builder", "resnet"}, {"dept", 18}};
+    check_error(ConfigFile(config.dump()).error(), {"did you mean \"depth\"?"});
+    config["model"] = {{"builder", "vgg"}, {"depth", 16}};
+    if (Json::parse(data)["format"] == "idx")  // nothing else is wrong
+      CHECK_THROWS_AS(ConfigFile(config.dump()).read(), DataError);
+  }
+  Json config = Json::parse(kFull);
+  config["model"] = "net.json";
+  config["train"]["batch"] = 0;
+  const ConfigFile file(config.dump());
+  std::ofstream(file.folder() / "net.json") << "{,}";
+  check_error(file.error(), {"net.json:1:2: syntax error", "/train/batch"});
+}
+
+TEST_CASE("config: what does not fit a built network is said of the model") {
+  Json config = Json::parse(kFull);
+  config["model"] = {{"builder", "lenet"}};
+  config["data"]["shape"] = {1, 28, 28};
+  const ConfigFile file(config.dump());
+  const Graph graph = build_graph(file.read().network, 2);
+  const std::string place = file.path().string() + ":1:10: x (at /model)";  // after {"model":
+  CHECK(graph.place.describe("x") == place);
+  for (const Node& node : graph.nodes) CHECK(node.place.describe("x") == place);
 }
 
 TEST_CASE("config: syntax errors, duplicate keys and missing files say where") {
   check_error(ConfigFile(replaced(kFull, "\"batch\": 8,", "\"batch\": 8")).error(),
               {"run.json:59:"});
   check_error(ConfigFile(replaced(kFull, "\"epochs\": 3", "\"batch\": 3")).error(),
-              {"run.json:59:", "\"batch\""});
+              {"run.json:59:5: ", "duplicate key \"batch\" (at /train/batch)"});
   check_error(ConfigFile("[]").error(), {"run.json:1:1"});
   CHECK_THROWS_AS(read_config("no-such-file.json", {}), ConfigError);
+  CHECK_THROWS_WITH_AS(read_config("tests", {}),
+                       "tests: cannot be read (it is a folder, not a file)", ConfigError);
 }
 
 TEST_CASE("config: --set changes, adds and is checked like the file") {
@@ -278,6 +316,16 @@ TEST_CASE("config: --set changes, adds and is checked like the file") {
                                                                                     << 30);
   check_error(file.error({{"train.bach", "16"}}), {"\"bach\"", "did you mean \"batch\"?"});
   check_error(file.error({{"train.batch", "many"}}), {"/train/batch", "a string"});
+  // No position in the file, also for what lies inside.
+  const std::string name = file.path().string();
+  CHECK(file.error({{"train.checkpoint", R"({"keep": 0, "x": 1, "every_epochs": 2})"}}) ==
+        name +
+            ": 0 is out of range; the least value is 1 (at /train/checkpoint/keep) (from --set "
+            "train.checkpoint={\"keep\": 0, \"x\": 1, \"every_epochs\": 2})\n" +
+            name +
+            ": unknown key \"x\"; known: every_steps, every_epochs, keep (at "
+            "/train/checkpoint/x) (from --set "
+            "train.checkpoint={\"keep\": 0, \"x\": 1, \"every_epochs\": 2})");
   check_error(file.error({{"model.layers.7.kernel", "3"}}),
               {"--set model.layers.7.kernel=3", "no item 7"});
   check_error(file.error({{"", "3"}}), {"path=value"});
@@ -287,17 +335,18 @@ TEST_CASE("config: --set changes, adds and is checked like the file") {
 TEST_CASE("config: data and network must fit") {
   check_error(
       ConfigFile(replaced(kFull, "\"shape\": [1, 12, 12]\n", "\"shape\": [1, 14, 14]\n")).error(),
-      {"[1, 14, 14]", "[1, 12, 12]"});
+      {"run.json:2:12: ", "[1, 14, 14]", "[1, 12, 12]", "(at /model)"});
   const std::string without_loss =
       replaced(kFull,
                ",\n      {\"name\": \"loss\", \"type\": \"softmax_cross_entropy\", "
                "\"label_smoothing\": 0.1}",
                "");
-  check_error(ConfigFile(without_loss).error(), {"no loss"});
+  check_error(ConfigFile(without_loss).error(), {"run.json:2:12: ", "no loss", "(at /model)"});
   Json config = Json::parse(kFull);
   config["train"]["batch"] = 100;
   config["data"]["drop_last"] = true;
-  check_error(ConfigFile(config.dump()).error(), {"\"drop_last\" leaves no batch", "60"});
+  check_error(ConfigFile(config.dump()).error(),
+              {"run.json:1:", "\"drop_last\" leaves no batch", "60", "(at /data/drop_last)"});
   config["model"] = "elsewhere.json";
   check_error(ConfigFile(config.dump()).error(), {"/model", "no network file \"elsewhere.json\""});
 }
