@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <set>
 
 #include "engine/error.h"
 #include "engine/safetensors.h"
@@ -47,7 +48,8 @@ Metadata to_metadata(const RunState& state) {
           {"layup.seed", std::to_string(state.seed)},
           {"layup.solver", state.solver},
           {"layup.device", state.device},
-          {"layup.threads", std::to_string(state.threads)}};
+          {"layup.threads", std::to_string(state.threads)},
+          {"layup.config", state.config.dump()}};
 }
 
 template <typename T>
@@ -78,6 +80,8 @@ RunState read_state(const SafetensorsFile& file, const std::filesystem::path& pa
   state.threads = metadata_number<int>(file, path, "layup.threads");
   if (const std::string* solver = file.find_metadata("layup.solver")) state.solver = *solver;
   if (const std::string* device = file.find_metadata("layup.device")) state.device = *device;
+  if (const std::string* config = file.find_metadata("layup.config"))
+    state.config = Json::parse(*config, nullptr, /*allow_exceptions=*/false);
   return state;
 }
 
@@ -108,6 +112,34 @@ void require_same(const std::filesystem::path& path, const char* what, const std
   if (theirs != ours)
     throw DataError(path.string() + " was made with " + what + " " + theirs + ", this run has " +
                     ours + "; resume with the same, or start anew from its weights with --init");
+}
+
+// "solver.lr: 0.1, now 0.2" for every leaf that differs.
+void list_differences(const Json& theirs, const Json& ours, const std::string& path,
+                      std::vector<std::string>& differences) {
+  if (theirs == ours) return;
+  if (!theirs.is_object() || !ours.is_object()) {
+    differences.push_back(path + ": " + (theirs.is_null() ? "absent" : theirs.dump()) + ", now " +
+                          (ours.is_null() ? "absent" : ours.dump()));
+    return;
+  }
+  const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
+  for (const auto& [key, value] : theirs.items())
+    list_differences(value, ours.contains(key) ? ours[key] : Json(), below(key), differences);
+  for (const auto& [key, value] : ours.items())
+    if (!theirs.contains(key)) list_differences(Json(), value, below(key), differences);
+}
+
+// A tensor that the network lacks means that the checkpoint is of another one.
+void require_no_others(const SafetensorsFile& file, const std::filesystem::path& path,
+                       const Session& session) {
+  std::set<std::string> known;
+  for (const TensorBlob& tensor : all_tensors(session)) known.insert(tensor.name);
+  for (const TensorBlob& tensor : file.tensors())
+    if (!known.contains(tensor.name))
+      throw DataError(path.string() + " has a tensor \"" + tensor.name +
+                      "\" that the network lacks: it was made by another network; start anew from "
+                      "its weights with --init");
 }
 
 }  // namespace
@@ -174,7 +206,14 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& dir, Session& sess
                               std::to_string(theirs.threads) + " threads, this run has " +
                               expected.device + " with " + std::to_string(expected.threads) +
                               "; results may differ in their last bits");
+  if (theirs.config.is_object()) {
+    std::vector<std::string> differences;
+    list_differences(theirs.config, expected.config, "", differences);
+    for (const std::string& difference : differences)
+      loaded.warnings.push_back("the checkpoint's run was configured otherwise: " + difference);
+  }
   load_network(*file, loaded.path, session);
+  require_no_others(*file, loaded.path, session);
   for (const PersistentTensor& tensor : session.solver_states())
     load_tensor(*file, loaded.path, solver_name(tensor), tensor);
   return loaded;

@@ -23,6 +23,9 @@ struct RunState {
   std::string solver;  // Solver::params() as text
   std::string device;
   int threads = 1;
+  // The sections model, data, solver and train of the configuration. Differences are warned about:
+  // the bits are then not those of one run.
+  Json config;
 };
 
 // "checkpoint-00000123.safetensors". Deletes all but the newest `keep` afterwards. Throws

@@ -19,9 +19,11 @@ struct PlanVerb {
 
   int run() const {
     RunConfig config = read_config(line.config, line.overrides());
-    const RunOptions options = line.run_options();
     std::optional<MachineProfile> machine;
     if (!line.machine.empty()) machine = read_machine_profile(line.machine);
+    CommandLine own = line;
+    if (machine) own.device = "auto";  // of the profile; what this build has does not matter
+    const RunOptions options = own.run_options();
     if (config.train.batch == 0) choose_batch(config, options, machine ? &*machine : nullptr);
     const auto plan_with = [&](const std::string& policy) {
       return plan_run(config, options, policy, machine ? &*machine : nullptr);

@@ -13,14 +13,24 @@
 namespace layup {
 namespace {
 
+// Before anything else is done: where checkpoints will go can be written.
+void prepare_output(const RunOptions& options) {
+  namespace fs = std::filesystem;
+  const bool resumes_folder = !options.resume.empty() && fs::is_directory(options.resume);
+  if (options.out.empty()) {
+    if (resumes_folder) prepare_run_folder(options.resume, true);
+    return;
+  }
+  prepare_run_folder(options.out, resumes_folder && fs::exists(options.out) &&
+                                      fs::equivalent(options.out, options.resume));
+}
+
 int run(const CommandLine& line, const std::string& progress_style, bool plan_only) {
   const std::atomic<int>& stop = install_signal_handlers();
   const RunOptions options = line.run_options();
-  const bool resumes = !options.resume.empty();
-  if (!options.out.empty() && !plan_only)
-    prepare_run_folder(options.out, resumes && std::filesystem::exists(options.out) &&
-                                        std::filesystem::exists(options.resume) &&
-                                        std::filesystem::equivalent(options.out, options.resume));
+  if (!options.resume.empty() && !options.init.empty())
+    throw ConfigError("--resume and --init exclude each other: a checkpoint has all weights");
+  if (!plan_only) prepare_output(options);
   RunConfig config = read_config(line.config, line.overrides());
   if (config.train.batch == 0) {
     const AutoBatch chosen = choose_batch(config, options);
@@ -71,8 +81,7 @@ int main(int argc, char** argv) {
   line.add_shaping_options(app);
   line.add_weights_options(app);
   app.add_option("--epochs", line.epochs, "passes over the training set");
-  app.add_option("--steps", line.steps, "stop after so many steps, counted from step 0")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", line.steps, "stop after so many steps, counted from step 0");
   app.add_option("--out", line.out, "folder for checkpoints and log; must not hold a run");
   app.add_option("--log", line.log, "JSONL log (default: log.jsonl in --out)");
   app.add_option("--trace", line.trace,

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
@@ -30,6 +31,14 @@ DeviceKind parse_device(const std::string& name) {
   throw ConfigError("unknown device \"" + name + "\"" + suggestion(name, known));
 }
 
+std::int64_t parse_steps(const std::string& text) {
+  std::int64_t steps = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
+  if (error != std::errc() || end != text.data() + text.size() || steps < 0)
+    throw ConfigError("--steps " + text + ": expected a whole number, 0 or more, of 64 bits");
+  return steps;
+}
+
 int report(const char* kind, const std::exception& error, int code) {
   std::cerr << kind << ": " << error.what() << '\n';
   return code;
@@ -37,8 +46,8 @@ int report(const char* kind, const std::exception& error, int code) {
 
 // Threads that wait at the end of a kernel spin for some milliseconds by default, and on a machine
 // that has other work they take the time of those that they wait for. libgomp reads its settings
-// before main, so the program starts itself once more with a shorter spin, unless the user has a
-// setting of his own.
+// before main, so the program starts itself once more with a shorter spin, unless the user has
+// a setting already.
 void shorten_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("GOMP_SPINCOUNT", "10000", 0);
@@ -76,15 +85,18 @@ std::vector<Override> CommandLine::overrides() const {
       throw ConfigError("--set " + item + ": write it as path=value, as train.batch=32");
     list.push_back({item.substr(0, equals), item.substr(equals + 1)});
   }
-  const auto add = [&](const char* path, const std::string& value) {
-    if (!value.empty()) list.push_back({path, value});
+  const auto add = [&](const char* option, const char* path,
+                       const std::optional<std::string>& value) {
+    if (!value) return;
+    if (value->empty()) throw ConfigError(std::string(option) + " is empty");
+    list.push_back({path, *value});
   };
-  add("train.batch", batch);
-  add("train.epochs", epochs);
-  add("train.seed", seed);
-  add("memory.policy", policy);
-  add("memory.budget", budget);
-  add("memory.host_budget", host_budget);
+  add("--batch", "train.batch", batch);
+  add("--epochs", "train.epochs", epochs);
+  add("--seed", "train.seed", seed);
+  add("--policy", "memory.policy", policy);
+  add("--budget", "memory.budget", budget);
+  add("--host-budget", "memory.host_budget", host_budget);
   return list;
 }
 
@@ -95,8 +107,8 @@ RunOptions CommandLine::run_options() const {
   RunOptions options;
   options.device = parse_device(device);
   options.threads = threads > 0 ? threads : available_processors();
-  if (!link.empty()) options.link = parse_link_pace(link);
-  if (steps >= 0) options.steps = steps;
+  if (link) options.link = parse_link_pace(*link);
+  if (steps) options.steps = parse_steps(*steps);
   options.out = out;
   options.resume = resume;
   options.init = init;
@@ -134,6 +146,8 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>
     return report("data error", error, kExitData);
   } catch (const PlanError& error) {
     return report("does not fit", error, kExitDoesNotFit);
+  } catch (const InterruptedError&) {
+    return 128 + stop_signal.load();
   } catch (const DivergedError& error) {
     return report("diverged", error, kExitDiverged);
   } catch (const DeviceError& error) {

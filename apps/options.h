@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,9 @@ struct CommandLine {
   std::string config;
   std::vector<std::string> sets;
   std::string device = "auto";
-  std::string policy, budget, host_budget, link;
-  std::string epochs, batch, seed;
+  std::optional<std::string> policy, budget, host_budget, link;
+  std::optional<std::string> epochs, batch, seed, steps;
   int threads = 0;
-  std::int64_t steps = -1;
   std::string out, resume, init, log, trace, machine;
 
   void add_shaping_options(CLI::App& app);  // all that shapes a plan

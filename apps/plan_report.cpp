@@ -42,6 +42,41 @@ LayerCounts count_layers(const ProgramPlan& program) {
   return counts;
 }
 
+// Of a whole step, all its parts together.
+struct StepTimes {
+  double compute_ms = 0;
+  double recompute_ms = 0;
+  double transfer_ms = 0;
+  double stall_ms = 0;
+  double step_ms = 0;
+};
+
+StepTimes step_times(const SessionPlan& session) {
+  const SessionRequest& request = session.request;
+  const std::vector<StepPart> parts = request.is_training
+                                          ? parts_of_step(request, request.batch)
+                                          : std::vector<StepPart>{main_part(request)};
+  StepTimes times;
+  for (const StepPart& part : parts) {
+    const ProgramPlan& program = *session.at(part.program);
+    times.compute_ms += program.cost.compute_ms();
+    times.recompute_ms += program.timeline.recompute_ms;
+    times.transfer_ms += program.timeline.transfer_ms;
+    times.stall_ms += program.timeline.stall_ms;
+    times.step_ms += program.timeline.step_ms;
+  }
+  return times;
+}
+
+std::int64_t batch_of(const SessionPlan& session) {
+  return session.request.is_training ? session.request.batch : session.request.evaluation_batch;
+}
+
+std::string percent_over(double ms, double base_ms) {
+  const double percent = (ms / base_ms - 1) * 100;
+  return format_fixed(percent < 0.05 ? 0 : percent, 1) + " %";
+}
+
 }  // namespace
 
 Json plan_to_json(const SessionPlan& session) {
@@ -52,11 +87,12 @@ Json plan_to_json(const SessionPlan& session) {
   json["policy"] = plan.policy;
   json["device"] = to_string(session.request.device);
   if (session.request.machine != nullptr) json["machine"] = session.request.machine->name;
-  json["batch"] = program.graph.batch;
+  json["batch"] = batch_of(session);
   json["budget_bytes"] =
       session.request.budget_bytes ? Json(*session.request.budget_bytes) : Json(nullptr);
   json["feasible"] = session.feasible;
-  json["minimum_budget_bytes"] = session.minimum_budget_bytes;
+  json["minimum_budget_bytes"] =
+      session.minimum_budget_bytes ? Json(*session.minimum_budget_bytes) : Json(nullptr);
   json["planned_peak_bytes"] = session.planned_peak_bytes;
   json["arena_bytes"] = plan.arena_bytes;
   json["max_live_bytes"] = plan.max_live_bytes;
@@ -72,11 +108,12 @@ Json plan_to_json(const SessionPlan& session) {
   json["num_keep"] = layers.keep;
   json["num_offload"] = layers.offload;
   json["num_recompute"] = layers.recompute;
-  json["compute_ms"] = program.cost.compute_ms();
-  json["recompute_ms"] = program.timeline.recompute_ms;
-  json["transfer_ms"] = program.timeline.transfer_ms;
-  json["stall_ms"] = program.timeline.stall_ms;
-  json["step_ms"] = program.timeline.step_ms;
+  const StepTimes times = step_times(session);
+  json["compute_ms"] = times.compute_ms;
+  json["recompute_ms"] = times.recompute_ms;
+  json["transfer_ms"] = times.transfer_ms;
+  json["stall_ms"] = times.stall_ms;
+  json["step_ms"] = times.step_ms;
   json["costs"] = program.cost.source;
   json["lower_bound_ms"] = nullptr;
   json["planning_ms"] = session.planning_ms;
@@ -90,8 +127,11 @@ std::string plan_to_text(const SessionPlan& session) {
   const LayerCounts layers = count_layers(program);
   std::string text;
   text += "plan: policy " + plan.policy + ", device " + to_string(session.request.device) +
-          ", batch " + std::to_string(program.graph.batch) + ", " +
-          std::to_string(program.physical.num_layers) + " layers\n";
+          ", batch " + std::to_string(batch_of(session)) +
+          (program.graph.batch != batch_of(session)
+               ? " in parts of " + std::to_string(program.graph.batch)
+               : "") +
+          ", " + std::to_string(program.physical.num_layers) + " layers\n";
   text += "  memory " + format_bytes(session.planned_peak_bytes) + " (" +
           std::to_string(session.planned_peak_bytes) + " bytes)" +
           (session.request.budget_bytes
@@ -107,12 +147,11 @@ std::string plan_to_text(const SessionPlan& session) {
           std::to_string(layers.offload) + ", recomputed " + std::to_string(layers.recompute) +
           "; host " + format_bytes(session.host_bytes) + "; peak at \"" + program.peak_operation +
           "\"; planned in " + format_fixed(session.planning_ms, 1) + " ms\n";
-  const double compute_ms = program.cost.compute_ms();
-  text += "  predicted step " + format_fixed(program.timeline.step_ms, 1) + " ms, " +
-          format_fixed((program.timeline.step_ms / compute_ms - 1) * 100, 1) +
-          " % over keeping everything (recompute " +
-          format_fixed(program.timeline.recompute_ms, 1) + " ms, stalls " +
-          format_fixed(program.timeline.stall_ms, 1) + " ms; costs: " + program.cost.source + ")\n";
+  const StepTimes times = step_times(session);
+  text += "  predicted step " + format_fixed(times.step_ms, 1) + " ms, " +
+          percent_over(times.step_ms, times.compute_ms) + " over keeping everything (recompute " +
+          format_fixed(times.recompute_ms, 1) + " ms, stalls " + format_fixed(times.stall_ms, 1) +
+          " ms; costs: " + program.cost.source + ")\n";
   return text;
 }
 
@@ -122,12 +161,13 @@ std::string plans_to_table(const std::vector<SessionPlan>& plans) {
   for (const SessionPlan& session : plans) {
     const ProgramPlan& program = session.main();
     const LayerCounts layers = count_layers(program);
+    const StepTimes times = step_times(session);
     table.add({program.plan.policy, session.feasible ? "yes" : "no",
-               format_bytes(session.planned_peak_bytes), format_bytes(session.minimum_budget_bytes),
+               format_bytes(session.planned_peak_bytes),
+               session.minimum_budget_bytes ? format_bytes(*session.minimum_budget_bytes) : "-",
                format_bytes(session.host_bytes), std::to_string(layers.keep),
                std::to_string(layers.offload), std::to_string(layers.recompute),
-               format_fixed(program.timeline.step_ms, 1),
-               format_fixed(program.timeline.step_ms / program.cost.compute_ms(), 3)});
+               format_fixed(times.step_ms, 1), format_fixed(times.step_ms / times.compute_ms, 3)});
   }
   return table.to_text();
 }

@@ -53,7 +53,9 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
     return calibration;
   const auto start = std::chrono::steady_clock::now();
   const auto device = make_cpu_device(options.device);
-  const int measured = calibrate(program.graph, program.physical, solver, *device, calibration);
+  const int measured =
+      calibrate(program.graph, program.physical, solver, *device, calibration,
+                [&] { return options.stop != nullptr && options.stop->load() != 0; });
   const double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   const bool is_saved = write_calibration(calibration);
@@ -75,10 +77,22 @@ SessionPlan plan_with_costs(const RunConfig& config, const RunOptions& options,
   SessionRequest request = request_for(config, options);
   request.policy = policy;
   if (!request.host_budget_bytes) request.host_budget_bytes = available_memory_bytes();
-  if (calibration && options.link) limit_copies(*calibration, *options.link);
-  request.calibration = calibration ? &*calibration : nullptr;
-  SessionPlan plan = plan_session(config.network, config.solver.rule.get(), request);
+  const Solver* solver = config.solver.rule.get();
+  if (!calibration) return plan_session(config.network, solver, request);
+  SessionPlan by_estimate = plan_session(config.network, solver, request);
+  if (options.link) limit_copies(*calibration, *options.link);
+  request.calibration = &*calibration;
+  SessionPlan plan = plan_session(config.network, solver, request);
   plan.request.calibration = nullptr;  // it does not outlive this
+  const std::optional<std::int64_t> other = by_estimate.minimum_budget_bytes;
+  if (other && (!plan.minimum_budget_bytes || *other < *plan.minimum_budget_bytes))
+    plan.minimum_budget_bytes = other;
+  const bool is_smaller =
+      !request.budget_bytes && by_estimate.planned_peak_bytes < plan.planned_peak_bytes;
+  if (is_smaller || (!plan.feasible && by_estimate.feasible)) {
+    by_estimate.minimum_budget_bytes = plan.minimum_budget_bytes;
+    return by_estimate;
+  }
   return plan;
 }
 

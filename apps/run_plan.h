@@ -24,8 +24,11 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
 // A paced link bounds what the calibration says of copies.
 void limit_copies(Calibration& calibration, const LinkPace& link);
 
-// With costs of this machine (an estimate if there is no calibration). A paced link limits copies;
-// without a host budget the host tier is bounded by the memory available.
+// With costs of this machine (an estimate if there is no calibration). Costs decide what is fast
+// and, at the smallest budgets, a little of what fits: where the plan by calibrated costs does not
+// fit, that by estimated ones is taken if it does. So what `layup plan` finds feasible on a machine
+// that has not been measured stays feasible when it is. A paced link limits copies; without a host
+// budget the host tier is bounded by the memory available.
 SessionPlan plan_with_costs(const RunConfig& config, const RunOptions& options,
                             const std::string& policy, std::optional<Calibration> calibration);
 

@@ -47,6 +47,7 @@ class Trainer {
     // A trace has a predicted timeline.
     if (needs_costs(config_.memory) || !options_.trace.empty())
       calibration = complete_calibration(config_, options_, observer_);
+    if (signal() != 0) throw InterruptedError("interrupted before the first step");
     const SessionPlan plan =
         plan_with_costs(config_, options_, config_.memory.policy, std::move(calibration));
     observer_.on_plan(plan);
@@ -58,6 +59,7 @@ class Trainer {
       observer_.on_message("already at step " + std::to_string(step_) + " of " +
                            std::to_string(end_step_) +
                            ": nothing to do; raise --epochs or --steps to go on");
+      if (!options_.log.empty()) RunLog(options_.log, true).write(summary());
       return {summary(), 0};
     }
     open_log(resumes);
@@ -102,7 +104,17 @@ class Trainer {
             config_.train.seed,
             config_.solver.rule->params().dump(),
             to_string(options_.device),
-            options_.threads};
+            options_.threads,
+            what_makes_the_bits()};
+  }
+
+  // All of the configuration but how long to run, when to save, and memory.
+  Json what_makes_the_bits() const {
+    Json json = Json::object();
+    for (const char* section : {"model", "data", "solver", "train"})
+      if (config_.json.contains(section)) json[section] = config_.json[section];
+    for (const char* key : {"epochs", "checkpoint"}) json["train"].erase(key);
+    return json;
   }
 
   int signal() const { return options_.stop == nullptr ? 0 : options_.stop->load(); }
@@ -117,6 +129,7 @@ class Trainer {
       if (is_checkpoint_due(epoch_ends) && signal() == 0) save();
     }
     loader.stop();
+    require_finite_state();
     if (signal() != 0) save_interrupted();
     if (tracer_.write()) observer_.on_message("trace of a step in " + options_.trace.string());
     Json line = summary();
@@ -146,10 +159,20 @@ class Trainer {
   }
 
   [[noreturn]] void throw_diverged(const StepResult& result) {
-    const std::string where =
-        session_->explain_failure(result.failed_program, result.failed_state, result.failed);
-    std::string text = "training diverged at step " + std::to_string(step_) + ": the " +
-                       (result.failed == kFailedLoss ? "loss" : "gradient") +
+    throw_not_finite(
+        result.failed == kFailedLoss ? "loss" : "gradient",
+        session_->explain_failure(result.failed_program, result.failed_state, result.failed));
+  }
+
+  // A step can be the last before its harm shows in a loss: what it left is looked at before it is
+  // saved, and at the end.
+  void require_finite_state() {
+    const std::string name = session_->find_not_finite();
+    if (!name.empty()) throw_not_finite("state after the last update", name);
+  }
+
+  [[noreturn]] void throw_not_finite(const std::string& what, const std::string& where) {
+    std::string text = "training diverged at step " + std::to_string(step_) + ": the " + what +
                        " is not finite; the first value that is not is of " + where +
                        ". Lower the learning rate (it is " + Json(schedule_.at(step_)).dump() +
                        ") or add a warm-up.";
@@ -210,6 +233,7 @@ class Trainer {
   }
 
   void save() {
+    require_finite_state();
     const std::filesystem::path path =
         save_checkpoint(out_, *session_, run_state(), config_.train.checkpoint.keep);
     saved_step_ = step_;
@@ -239,7 +263,7 @@ class Trainer {
             {"policy", session_->plan().main().plan.policy},
             {"device", to_string(options_.device)},
             {"threads", options_.threads},
-            {"batch", config_.train.batch},
+            {"batch", session_->plan().request.batch},
             {"steps", step_},
             {"epochs", step_ / steps_per_epoch_},
             {"step_ms_median", median},

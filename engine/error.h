@@ -33,6 +33,10 @@ class DataError : public Error {
 class DeviceError : public Error {
   using Error::Error;
 };
+// The user asked to stop before there was anything to save.
+class InterruptedError : public Error {
+  using Error::Error;
+};
 // Training produced a value that is not finite: says the step and the first layer.
 class DivergedError : public Error {
   using Error::Error;

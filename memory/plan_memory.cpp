@@ -25,8 +25,8 @@ const Policy& require_policy(const std::string& name) {
 // How full copies may make the device (see place_copies): each is tried.
 constexpr std::array<double, 3> kFills = {1, 0.9, 0.8};
 
-// Levels are left out where a graph is so large that trying all of them would take longer than a
-// second: at most so many operations are scheduled.
+// Scheduling all variants and levels of a larger graph would take longer than about half a second:
+// there the highest level that fits is looked for by bisection.
 constexpr std::int64_t kMostScheduled = 1'000'000;
 
 // A plan without offsets: enough to tell whether it may fit.
@@ -50,9 +50,16 @@ class Search {
         policy_(policy),
         uses_(find_uses(graph)),
         persistent_(options.persistent ? *options.persistent : layout_persistent(graph)) {
-    for (int variant = 0; variant < policy.num_variants; ++variant)
-      for (int level = 0; level < policy.num_levels; level = next_level(level))
-        add_draft(variant, level);
+    const std::int64_t all = std::int64_t{policy.num_variants} * policy.num_levels *
+                             static_cast<std::int64_t>(graph.operations.size());
+    for (int variant = 0; variant < policy.num_variants; ++variant) {
+      if (all > kMostScheduled) {
+        if (variant >= policy.first_tight_variant && any_may_fit()) break;
+        add_by_bisection(variant);
+      } else {
+        for (int level = 0; level < policy.num_levels; ++level) add_draft(variant, level);
+      }
+    }
   }
 
   // Of the plans that fit the one with the shortest step; of equal ones that with the least
@@ -109,12 +116,23 @@ class Search {
     auto operator<=>(const Entry&) const = default;
   };
 
-  int next_level(int level) const {
-    const std::int64_t all = std::int64_t{policy_.num_variants} * policy_.num_levels *
-                             static_cast<std::int64_t>(graph_.operations.size());
-    const int stride = static_cast<int>(1 + (all - 1) / kMostScheduled);
-    const int last = policy_.num_levels - 1;
-    return level < last ? std::min(level + stride, last) : policy_.num_levels;
+  // Level 0 and, with a budget, the highest that fits and the one below it (packing may need a
+  // little more than what is live). Higher levels need more.
+  void add_by_bisection(int variant) {
+    add_draft(variant, 0);
+    if (!options_.budget_bytes || !may_fit(drafts_.back())) return;
+    const auto fits = [&](int level) {
+      add_draft(variant, level);
+      const bool fit = may_fit(drafts_.back());
+      if (!fit) drafts_.pop_back();
+      return fit;
+    };
+    int good = 0;
+    int bad = policy_.num_levels;
+    while (bad - good > 1) {
+      const int middle = (good + bad) / 2;
+      (fits(middle) ? good : bad) = middle;
+    }
   }
 
   void add_draft(int variant, int level) {
@@ -133,6 +151,10 @@ class Search {
     drafts_.push_back(std::move(draft));
   }
 
+  bool any_may_fit() const {
+    return options_.budget_bytes &&
+           std::any_of(drafts_.begin(), drafts_.end(), [&](const Draft& d) { return may_fit(d); });
+  }
   bool fits_host(const Draft& draft) const {
     return !options_.host_budget_bytes || draft.schedule.host_bytes <= *options_.host_budget_bytes;
   }
@@ -227,13 +249,16 @@ PlanResult plan_memory(const PhysicalGraph& graph, const CostModel& cost,
   throw PlanError("no policy to plan with");
 }
 
-std::int64_t minimum_budget_bytes(const PhysicalGraph& graph, const CostModel& cost,
-                                  const PlanOptions& options) {
+std::optional<std::int64_t> minimum_budget_bytes(const PhysicalGraph& graph, const CostModel& cost,
+                                                 const PlanOptions& options) {
   PlanOptions unbounded = options;
   unbounded.budget_bytes = 0;
   const std::string name =
       options.policy == "auto" ? policies_of_auto(unbounded).back() : options.policy;
-  return Search(graph, cost, options, require_policy(name)).smallest().arena_bytes;
+  const MemoryPlan plan = Search(graph, cost, options, require_policy(name)).smallest();
+  if (options.host_budget_bytes && plan.host_bytes > *options.host_budget_bytes)
+    return std::nullopt;
+  return plan.arena_bytes;
 }
 
 }  // namespace layup

@@ -34,8 +34,9 @@ PlanResult plan_memory(const PhysicalGraph& graph, const CostModel& cost,
                        const PlanOptions& options);
 
 // The smallest device budget that the policy can work with (`auto`: that of its last resort).
-std::int64_t minimum_budget_bytes(const PhysicalGraph& graph, const CostModel& cost,
-                                  const PlanOptions& options);
+// Nothing if no plan of it fits the host budget.
+std::optional<std::int64_t> minimum_budget_bytes(const PhysicalGraph& graph, const CostModel& cost,
+                                                 const PlanOptions& options);
 
 // The StepState block lies at the start of every arena.
 inline constexpr std::int64_t kStepStateBytes = kAlignment;

@@ -50,6 +50,9 @@ struct Policy {
   // level that fits, of the variant whose predicted step is the shortest.
   int num_variants = 1;
   int num_levels = 1;
+  // Variants from this one on are for tight budgets: of a large graph they are only tried when no
+  // earlier one fits.
+  int first_tight_variant = 1 << 30;
   Decisions (*decide)(const PolicyInput& input, int variant, int level) = nullptr;
 };
 

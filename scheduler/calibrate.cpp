@@ -101,12 +101,15 @@ void measure_copies(Device& device, Calibration& calibration) {
 }  // namespace
 
 int calibrate(const Graph& graph, const PhysicalGraph& physical, const Solver* solver,
-              Device& device, Calibration& calibration) {
+              Device& device, Calibration& calibration, const StopRequest& stops) {
   if (calibration.copy_bytes_per_s == 0) measure_copies(device, calibration);
-  const std::vector<const PhysicalOperation*> missing = find_unmeasured(physical, calibration);
-  for (const PhysicalOperation* op : missing)
+  int measured = 0;
+  for (const PhysicalOperation* op : find_unmeasured(physical, calibration)) {
+    if (stops && stops()) break;
     calibration.operation_ms[op->cost_key] = measure(graph, physical, solver, *op, device);
-  return static_cast<int>(missing.size());
+    ++measured;
+  }
+  return measured;
 }
 
 }  // namespace layup

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "engine/device/device.h"
@@ -8,10 +9,13 @@
 
 namespace layup {
 
+// Asked between two operations; true: measure no more.
+using StopRequest = std::function<bool()>;
+
 // Measures on `device` every operation and replay of `graph` that the calibration lacks (the median
 // of a few runs on made-up operands, one operation's operands in memory at a time), and the rate of
 // copies if that is lacking. Returns the number of operations measured.
 int calibrate(const Graph& graph, const PhysicalGraph& physical, const Solver* solver,
-              Device& device, Calibration& calibration);
+              Device& device, Calibration& calibration, const StopRequest& stops = {});
 
 }  // namespace layup

@@ -211,6 +211,15 @@ std::string Session::explain_failure(ProgramId id, StepState state, std::int32_t
       .name;
 }
 
+std::string Session::find_not_finite() const {
+  for (const auto* list : {&parameters_, &buffers_, &solver_states_})
+    for (const PersistentTensor& tensor : *list)
+      if (!all_finite(tensor.values.data(), static_cast<std::int64_t>(tensor.values.size()),
+                      plan_.request.threads))
+        return tensor.name;
+  return "";
+}
+
 std::string Session::weights_hash() const {
   std::uint64_t hash = kFnvOffset;
   for (const auto* list : {&parameters_, &buffers_})

@@ -68,6 +68,9 @@ class Session {
   const std::vector<PersistentTensor>& buffers() const { return buffers_; }
   const std::vector<PersistentTensor>& solver_states() const { return solver_states_; }
 
+  // The first persistent tensor that holds a value that is not finite; empty if all are finite.
+  std::string find_not_finite() const;
+
   // Covers parameters and BN buffers in canonical order: 16 hexadecimal digits.
   std::string weights_hash() const;
 

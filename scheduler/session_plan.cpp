@@ -169,9 +169,12 @@ SessionPlan plan_session(const GraphDef& def, const Solver* solver, const Sessio
   }
   for (const Wanted& item : wanted) {
     const ProgramPlan& program = *session.programs[static_cast<int>(item.program)];
+    const std::optional<std::int64_t> minimum =
+        minimum_budget_bytes(program.physical, program.cost, options);
     session.minimum_budget_bytes =
-        std::max(session.minimum_budget_bytes,
-                 minimum_budget_bytes(program.physical, program.cost, options));
+        minimum && session.minimum_budget_bytes
+            ? std::optional(std::max(*session.minimum_budget_bytes, *minimum))
+            : std::nullopt;
   }
   return session;
 }
@@ -188,11 +191,15 @@ void require_feasible(const SessionPlan& plan) {
     const std::string subject = "the plan of policy \"" + memory.policy + "\" at batch " +
                                 std::to_string(program->graph.batch) + " needs ";
     if (request.budget_bytes && memory.arena_bytes > *request.budget_bytes)
-      throw PlanError(subject + amount(memory.arena_bytes) +
-                      " of device memory but the budget is " + amount(*request.budget_bytes) +
-                      "; its peak is at \"" + program->peak_operation +
-                      "\". The smallest budget that works is " + amount(plan.minimum_budget_bytes) +
-                      "; raise the budget or lower the batch size");
+      throw PlanError(
+          subject + amount(memory.arena_bytes) + " of device memory but the budget is " +
+          amount(*request.budget_bytes) + "; its peak is at \"" + program->peak_operation + "\". " +
+          (plan.minimum_budget_bytes
+               ? "The smallest budget that works is " + amount(*plan.minimum_budget_bytes) +
+                     "; raise the budget or lower the batch size"
+               : "No device budget works within the host budget of " +
+                     amount(*request.host_budget_bytes) + ": the plan needs " +
+                     amount(memory.host_bytes) + " of host memory"));
     if (request.host_budget_bytes && memory.host_bytes > *request.host_budget_bytes)
       throw PlanError(subject + amount(memory.host_bytes) +
                       " of host memory but the host budget is " +

@@ -64,8 +64,9 @@ struct SessionPlan {
   std::int64_t planned_peak_bytes = 0;  // the largest arena: what is obtained from the device
   std::int64_t host_bytes = 0;
   bool feasible = true;
-  std::int64_t minimum_budget_bytes = 0;  // of the device
-  double planning_ms = 0;                 // of the main program: plan, lowering and validators
+  std::optional<std::int64_t> minimum_budget_bytes =
+      0;                   // of the device; none: the host cannot hold it
+  double planning_ms = 0;  // of the main program: plan, lowering and validators
 
   const std::optional<ProgramPlan>& at(ProgramId id) const {
     return programs[static_cast<int>(id)];

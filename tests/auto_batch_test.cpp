@@ -52,7 +52,8 @@ class Workplace {
 // The smallest budget for a batch; leaves the configuration as it was.
 std::int64_t needed(RunConfig& config, std::int64_t batch) {
   const std::int64_t before = std::exchange(config.train.batch, batch);
-  const std::int64_t bytes = plan_run(config, {}, config.memory.policy).minimum_budget_bytes;
+  const std::int64_t bytes =
+      plan_run(config, {}, config.memory.policy).minimum_budget_bytes.value();
   config.train.batch = before;
   return bytes;
 }

@@ -49,7 +49,7 @@ struct Network {
   std::int64_t smallest(const std::string& policy) const {
     PlanOptions options;
     options.policy = policy;
-    return minimum_budget_bytes(graph, cost, options);
+    return minimum_budget_bytes(graph, cost, options).value();
   }
   Decisions decide(const std::string& policy, int variant = 0, int level = 0) const {
     return find_policy(policy)->decide({graph, uses, cost, {}}, variant, level);

@@ -182,9 +182,13 @@ std::int64_t num_parameters(const Graph& graph) {
 }
 
 std::optional<std::int64_t> num_classes(const Graph& graph) {
+  std::optional<std::int64_t> least;
   for (const Node& node : graph.nodes)
-    if (node.info.is_loss) return graph.tensor(node.inputs[0]).spec.shape.at(1);
-  return std::nullopt;
+    if (node.info.is_loss) {
+      const std::int64_t classes = graph.tensor(node.inputs[0]).spec.shape.at(1);
+      least = std::min(least.value_or(classes), classes);
+    }
+  return least;
 }
 
 std::string to_string(const Graph& graph) {

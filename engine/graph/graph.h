@@ -51,7 +51,7 @@ void validate_graph(const Graph& graph);
 
 // Number of trained values. Throws GraphError on overflow.
 std::int64_t num_parameters(const Graph& graph);
-// Inputs of the (first) loss: [N, classes]; nullopt without a loss.
+// What all losses can tell apart: the least of their numbers of classes; nullopt without a loss.
 std::optional<std::int64_t> num_classes(const Graph& graph);
 
 std::string to_string(const Graph& graph);  // a line per layer, for people and golden tests

@@ -15,9 +15,11 @@
 //     ends there;
 //   - with a budget the tail of the network stays resident;
 //   - parameters are updated inside backward, which the published system did not do.
-// Three more variants are tried and the shortest predicted step is taken: values that several
-// layers read are offloaded whatever they cost (short chains); everything is offloaded (the least
-// working set); and segments that are recomputed from kept values (no host memory needed).
+// Variants of this rule are planned, and the shortest predicted step is taken: values that several
+// layers read are offloaded whatever they cost (short chains); whatever the link carries for
+// nothing is offloaded, since a copy that is hidden costs less than any recompute; two of these
+// with values that leave again between their uses in backward (the least working set); and, where
+// there is no host memory, segments that are recomputed from kept values.
 #include <algorithm>
 #include <cmath>
 
@@ -30,10 +32,10 @@ constexpr int kNumLevels = 65;
 enum Variant : int {
   kByCost,
   kForksOffloaded,
-  kAllOffloaded,
+  kHiddenOffloaded,
   kRecomputeOnly,
   kByCostDropping,
-  kAllOffloadedDropping,
+  kForksOffloadedDropping,
   kNumVariants
 };
 
@@ -62,13 +64,27 @@ void respect_host_budget(const PolicyInput& input, Decisions& decisions) {
   }
 }
 
+// The link in forward: how far behind the computation its queue of copies is.
+struct Link {
+  double free_ms = 0;  // when it has done what it was given
+
+  // A copy is hidden when the queue before it is not much longer than itself.
+  bool would_hide(double now_ms, double transfer_ms) const {
+    constexpr double kPatience = 6;
+    return free_ms <= now_ms + kPatience * transfer_ms;
+  }
+  void give(double now_ms, double transfer_ms) {
+    free_ms = std::max(free_ms, now_ms) + transfer_ms;
+  }
+};
+
 Retention choose(const PolicyInput& input, ValueId value, Variant variant, double chain_ms,
-                 bool fork) {
-  const ValueUse& use = input.uses.at(value);
-  if (variant == kAllOffloaded || variant == kAllOffloadedDropping) return Retention::offload;
-  if (use.replay < 0) return Retention::offload;
-  if (variant == kForksOffloaded && fork) return Retention::offload;
+                 bool fork, double now_ms, const Link& link) {
+  const bool forks_go = variant == kForksOffloaded || variant == kForksOffloadedDropping;
   const double transfer_ms = input.cost.offload_ms(input.graph.value(value).bytes);
+  if (input.uses.at(value).replay < 0 || (forks_go && fork)) return Retention::offload;
+  if (variant == kHiddenOffloaded && link.would_hide(now_ms, transfer_ms))
+    return Retention::offload;
   return chain_ms < transfer_ms ? Retention::recompute : Retention::offload;
 }
 
@@ -76,7 +92,10 @@ void classify(const PolicyInput& input, Variant variant, Decisions& decisions) {
   const std::vector<int> num_readers = count_forward_readers(input);
   // Forward time to make a value again from what is not recomputed; 0 for what stays or comes back.
   std::vector<double> chain_ms(input.graph.values.size(), 0);
-  for (std::int32_t i = 0; i < input.uses.first_backward; ++i)
+  double now_ms = 0;
+  Link link;
+  for (std::int32_t i = 0; i < input.uses.first_backward; ++i) {
+    now_ms += input.cost.run_ms[static_cast<std::size_t>(i)];
     for (const ValueId value : input.graph.operations[static_cast<std::size_t>(i)].writes) {
       const ValueUse& use = input.uses.at(value);
       if (use.producer != i) continue;  // persistent
@@ -93,9 +112,13 @@ void classify(const PolicyInput& input, Variant variant, Decisions& decisions) {
       }
       if (is_small(input, value)) continue;
       Retention& retention = decisions.retention[index(value)];
-      retention = choose(input, value, variant, cost_ms, is_fork(input, num_readers, value));
+      retention =
+          choose(input, value, variant, cost_ms, is_fork(input, num_readers, value), now_ms, link);
       if (retention == Retention::recompute) chain_ms[index(value)] = cost_ms;
+      if (retention == Retention::offload)
+        link.give(now_ms, input.cost.offload_ms(input.graph.value(value).bytes));
     }
+  }
 }
 
 // Forks at about every sqrt(n)-th layer stay; what lies between is recomputed.
@@ -124,7 +147,7 @@ void recompute_segments(const PolicyInput& input, Decisions& decisions) {
 Decisions decide(const PolicyInput& input, int variant, int level) {
   Decisions decisions;
   decisions.retention = keep_candidates(input);
-  decisions.drop_between_uses = variant == kByCostDropping || variant == kAllOffloadedDropping;
+  decisions.drop_between_uses = variant == kByCostDropping || variant == kForksOffloadedDropping;
   if (variant == kRecomputeOnly)
     recompute_segments(input, decisions);
   else
@@ -142,6 +165,7 @@ Policy layup_policy() {
   policy.summary = "offloaded or recomputed, whichever costs less";
   policy.num_variants = kNumVariants;
   policy.num_levels = kNumLevels;
+  policy.first_tight_variant = kRecomputeOnly;
   policy.decide = decide;
   return policy;
 }

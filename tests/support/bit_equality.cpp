@@ -110,7 +110,7 @@ std::int64_t planned_bytes(const TrainingCase& training, const SessionRequest& r
 
 std::int64_t minimum_bytes(const TrainingCase& training, const SessionRequest& request) {
   const auto solver = momentum_solver();
-  return plan_session(training.def, solver.get(), request).minimum_budget_bytes;
+  return plan_session(training.def, solver.get(), request).minimum_budget_bytes.value();
 }
 
 std::vector<std::int64_t> budget_ladder(const TrainingCase& training, const SessionRequest& request,
