@@ -21,12 +21,14 @@ struct StepResult {
   std::int32_t failed = 0;  // StepState::failed
 };
 
-// A tensor that lives from step to step. The view is valid while the session lives and no step
-// runs.
+// A tensor that lives from step to step; read and written through the session, since the device may
+// lay it out in its own way.
 struct PersistentTensor {
   std::string name;
   Shape shape;
-  std::span<float> values;
+  ValueId value{};
+
+  std::int64_t count() const { return num_elements(shape); }
 };
 
 class Session {
@@ -58,6 +60,11 @@ class Session {
   const std::vector<PersistentTensor>& parameters() const { return parameters_; }
   const std::vector<PersistentTensor>& buffers() const { return buffers_; }
   const std::vector<PersistentTensor>& solver_states() const { return solver_states_; }
+
+  // In logical order, count() values; not while a step runs.
+  void read(const PersistentTensor& tensor, std::span<float> to) const;
+  std::vector<float> read(const PersistentTensor& tensor) const;
+  void write(const PersistentTensor& tensor, std::span<const float> from);
 
   // Covers parameters and BN buffers in canonical order: 16 hexadecimal digits.
   std::string weights_hash() const;

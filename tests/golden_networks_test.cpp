@@ -141,8 +141,10 @@ class CaseRun {
         scale = 0.05;
         shift = 0.2;
       }
-      for (std::size_t i = 0; i < parameter.values.size(); ++i)
-        parameter.values[i] = static_cast<float>(golden_u(seed, i) * scale + shift);
+      std::vector<float> values(static_cast<std::size_t>(parameter.count()));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(golden_u(seed, i) * scale + shift);
+      session_.write(parameter, values);
     }
   }
 
@@ -172,7 +174,9 @@ class CaseRun {
       if (op.kind != OpKind::update) return;
       const auto parameter = static_cast<std::size_t>(op.parameter);
       double sum = 0;
-      for (std::size_t i = 0; i < session_.parameters()[parameter].values.size(); ++i)
+      const std::int64_t count =  // with padding, which is zero
+          num_elements(plan_.at(ProgramId::train)->physical.value(op.reads[0]));
+      for (std::int64_t i = 0; i < count; ++i)
         sum += static_cast<double>(args.read(0)[i]) * static_cast<double>(args.read(0)[i]);
       norms_[parameter] = std::sqrt(sum);
     });

@@ -269,6 +269,7 @@ const char* to_string(OpKind kind) {
     case OpKind::layer: return "layer";
     case OpKind::accumulate: return "accumulate";
     case OpKind::update: return "update";
+    case OpKind::reorder: return "reorder";
   }
   return "?";
 }

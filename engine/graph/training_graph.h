@@ -44,6 +44,7 @@ enum class OpKind : std::uint8_t {
   layer,       // a pass of a layer
   accumulate,  // sum of two gradients
   update,      // solver step of one parameter
+  reorder,     // a value in another layout; only in a PhysicalGraph, with the pass that wants it
 };
 const char* to_string(OpKind kind);
 
