@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/call_pool.h"
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -29,20 +31,38 @@ struct alignas(64) Block {
   std::byte bytes[kBlockBytes];
 };
 
+struct Owner {
+  std::atomic<bool> is_owned{false};
+  std::size_t top = 0;  // where the last piece begins; 0: none
+};
+
 constinit std::array<Block, kNumBlocks> blocks{};
-constinit std::atomic<int> num_claimed{0};
+constinit std::array<Owner, kNumBlocks> owners{};
 
 // Initial-exec: no allocation when it is first touched from inside malloc.
 #define LAYUP_THREAD_LOCAL constinit thread_local __attribute__((tls_model("initial-exec")))
-LAYUP_THREAD_LOCAL int own_block = -1;  // -1: none yet; kNumBlocks: there was none left
+LAYUP_THREAD_LOCAL Owner* own = nullptr;
 LAYUP_THREAD_LOCAL int depth = 0;
-LAYUP_THREAD_LOCAL std::size_t top = 0;  // where the last piece begins; 0: none
 #undef LAYUP_THREAD_LOCAL
 
+void release(void* owner) { static_cast<Owner*>(owner)->is_owned.store(false); }
+
+// Gives a thread's block back when the thread ends; what is still live in it stays there.
+pthread_key_t at_thread_end() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, release);
+    return made;
+  }();
+  return key;
+}
+
 void new_scope() noexcept {
-  if (own_block < 0) {
-    const int claimed = num_claimed.fetch_add(1);
-    own_block = claimed < static_cast<int>(kNumBlocks) ? claimed : static_cast<int>(kNumBlocks);
+  for (Owner& owner : owners) {
+    if (own != nullptr) break;
+    if (owner.is_owned.exchange(true)) continue;
+    own = &owner;
+    pthread_setspecific(at_thread_end(), own);
   }
   ++depth;
 }
@@ -57,10 +77,11 @@ Scope::Scope() noexcept { new_scope(); }
 Scope::~Scope() { --depth; }
 
 void* take(std::size_t bytes, std::size_t alignment) noexcept {
-  if (depth == 0 || own_block < 0 || own_block >= static_cast<int>(kNumBlocks)) return nullptr;
+  if (depth == 0 || own == nullptr) return nullptr;
   if (bytes > kBlockBytes || alignment > alignof(Block)) return nullptr;
   if (alignment < alignof(Header)) alignment = alignof(Header);
-  std::byte* const block = blocks[static_cast<std::size_t>(own_block)].bytes;
+  std::byte* const block = blocks[static_cast<std::size_t>(own - owners.data())].bytes;
+  std::size_t& top = own->top;
   while (top != 0 && header_of(block + top)->is_free.load(std::memory_order_acquire))
     top = header_of(block + top)->below;
   const std::size_t used = top == 0 ? 0 : top + header_of(block + top)->bytes;

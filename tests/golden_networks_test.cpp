@@ -9,6 +9,7 @@
 
 #include "engine/device/recording_device.h"
 #include "engine/error.h"
+#include "engine/graph/device_kernels.h"
 #include "layers/registry.h"
 #include "models/builder.h"
 #include "scheduler/session.h"
@@ -49,8 +50,9 @@ SolverConfig build_solver(const JsonNode& test_case) {
   return solver;
 }
 
-SessionRequest request(const JsonNode& test_case) {
+SessionRequest request(const JsonNode& test_case, DeviceKind device) {
   SessionRequest request;
+  request.device = device;
   request.batch = static_cast<std::int64_t>(golden_number(golden_member(test_case, "batch")));
   request.evaluation_batch = request.batch;
   request.threads = kThreads;
@@ -59,10 +61,10 @@ SessionRequest request(const JsonNode& test_case) {
 
 class CaseRun {
  public:
-  explicit CaseRun(const JsonNode& test_case)
+  CaseRun(const JsonNode& test_case, DeviceKind device)
       : case_(test_case),
         solver_(build_solver(test_case)),
-        plan_(plan_session(build(test_case), solver_.rule.get(), request(test_case))),
+        plan_(plan_session(build(test_case), solver_.rule.get(), request(test_case, device))),
         session_(device_, plan_, solver_.rule.get()) {}
 
   void run() {
@@ -212,10 +214,14 @@ TEST_CASE("golden: networks train as in PyTorch") {
   for (const JsonNode& test_case : read_golden_cases(golden_dir(), "networks.json")) {
     const std::string name = golden_string(test_case, "name");
     CAPTURE(name);
-    try {
-      CaseRun(test_case).run();
-    } catch (const Error& error) {
-      FAIL_CHECK(name << ": " << error.what());
+    for (const DeviceKind device : {DeviceKind::reference, DeviceKind::cpu}) {
+      if (!has_device(device)) continue;
+      INFO("device " << to_string(device));
+      try {
+        CaseRun(test_case, device).run();
+      } catch (const Error& error) {
+        FAIL_CHECK(name << ": " << error.what());
+      }
     }
   }
 }
