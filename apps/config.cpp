@@ -53,7 +53,13 @@ TrainOptions read_train(JsonReader& root) {
     if (!root.has("train")) root.fail("", "\"train\" is missing");
     return train;
   }
-  train.batch = reader->require_int("batch", {.min = 1, .max = 1 << 24});
+  const JsonNode* batch = reader->get_node("batch");
+  const auto* word = batch == nullptr ? nullptr : std::get_if<std::string>(&batch->value);
+  if (word == nullptr || *word != "auto")
+    train.batch = reader->require_int("batch", {.min = 1, .max = 1 << 24});
+  train.micro_batch = reader->get_int("micro_batch", 0, {.min = 1, .max = 1 << 24});
+  train.clip_norm = reader->get_number("clip_norm", 0, {.min = 0, .min_excluded = true});
+  train.kernels.winograd = reader->get_bool("winograd", train.kernels.winograd);
   train.epochs = reader->get_int("epochs", train.epochs, {.min = 1, .max = 1 << 24});
   train.seed = static_cast<std::uint64_t>(reader->get_int("seed", 0, kNotNegative));
   if (auto checkpoint = reader->get_object("checkpoint")) {
@@ -215,7 +221,7 @@ RunConfig read_config(const std::filesystem::path& file, const std::vector<Overr
   errors.throw_if_any();
   if (data_failure) std::rethrow_exception(data_failure);
   check_fit(config.network, config.data);
-  if (config.steps_per_epoch() == 0)
+  if (config.train.batch > 0 && config.steps_per_epoch() == 0)
     throw ConfigError(file.string() + ": \"drop_last\" leaves no batch: the training set has " +
                       std::to_string(config.data.train->size()) + " samples, the batch is " +
                       std::to_string(config.train.batch));

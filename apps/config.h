@@ -11,6 +11,7 @@
 #include "data/dataset.h"
 #include "data/preprocess.h"
 #include "engine/graph/graph_def.h"
+#include "engine/graph/physical_graph.h"
 #include "engine/solver/solver.h"
 
 namespace layup {
@@ -22,10 +23,13 @@ struct CheckpointOptions {
 };
 
 struct TrainOptions {
-  std::int64_t batch = 0;
+  std::int64_t batch = 0;        // 0: "auto", to be chosen (auto_batch.h)
+  std::int64_t micro_batch = 0;  // a step is made in parts of so many samples; 0: whole
+  double clip_norm = 0;          // of all gradients together; 0: no clipping
   std::int64_t epochs = 1;
   std::uint64_t seed = 0;
   CheckpointOptions checkpoint;
+  KernelOptions kernels;  // "winograd"
 };
 
 struct MemoryOptions {

@@ -2,8 +2,10 @@
 // layup: the toolbox. One verb per question about a configuration.
 #include <iostream>
 
+#include "apps/auto_batch.h"
 #include "apps/options.h"
 #include "apps/plan_report.h"
+#include "apps/text_table.h"
 #include "engine/error.h"
 #include "engine/graph/device_kernels.h"
 #include "engine/process.h"
@@ -17,10 +19,11 @@ struct PlanVerb {
   std::string format = "text";
 
   int run() const {
-    const RunConfig config = read_config(line.config, line.overrides());
+    RunConfig config = read_config(line.config, line.overrides());
     const RunOptions options = line.run_options();
     std::optional<MachineProfile> machine;
     if (!line.machine.empty()) machine = read_machine_profile(line.machine);
+    if (config.train.batch == 0) choose_batch(config, options, machine ? &*machine : nullptr);
     const auto plan_with = [&](const std::string& policy) {
       return plan_run(config, options, policy, machine ? &*machine : nullptr);
     };
@@ -44,14 +47,16 @@ struct PlanVerb {
 };
 
 int summary(const CommandLine& line) {
-  const RunConfig config = read_config(line.config, line.overrides());
+  RunConfig config = read_config(line.config, line.overrides());
+  if (config.train.batch == 0) choose_batch(config, line.run_options());
   std::cout << summary_to_text(build_graph(config.network, config.train.batch));
   return kExitOk;
 }
 
 // Everything that can be known to be wrong without training is found here.
 int check(const CommandLine& line) {
-  const RunConfig config = read_config(line.config, line.overrides());
+  RunConfig config = read_config(line.config, line.overrides());
+  if (config.train.batch == 0) choose_batch(config, line.run_options());
   const SessionPlan plan = plan_run(config, line.run_options(), config.memory.policy);
   require_feasible(plan);
   std::cout << line.config << ": good; " << config.network.layers.size() << " layers, "
@@ -66,7 +71,8 @@ int eval(const CommandLine& line, const std::string& format) {
   if (line.init.empty() == line.resume.empty())
     throw ConfigError("give the weights to evaluate: either --resume FOLDER or --init FILE");
   const std::atomic<int>& stop = install_signal_handlers();
-  const RunConfig config = read_config(line.config, line.overrides());
+  RunConfig config = read_config(line.config, line.overrides());
+  if (config.train.batch == 0) choose_batch(config, line.run_options());
   const EvaluationReport report = evaluate(config, line.run_options());
   if (stop.load() != 0) return 128 + stop.load();
   if (format == "json") {

@@ -2,10 +2,12 @@
 // layup-train: trains a network from a JSON configuration.
 #include <iostream>
 
+#include "apps/auto_batch.h"
 #include "apps/options.h"
 #include "apps/plan_report.h"
 #include "apps/progress.h"
 #include "apps/run_folder.h"
+#include "apps/text_table.h"
 #include "engine/error.h"
 
 namespace layup {
@@ -19,7 +21,15 @@ int run(const CommandLine& line, const std::string& progress_style, bool plan_on
     prepare_run_folder(options.out, resumes && std::filesystem::exists(options.out) &&
                                         std::filesystem::exists(options.resume) &&
                                         std::filesystem::equivalent(options.out, options.resume));
-  const RunConfig config = read_config(line.config, line.overrides());
+  RunConfig config = read_config(line.config, line.overrides());
+  if (config.train.batch == 0) {
+    const AutoBatch chosen = choose_batch(config, options);
+    std::cout << "batch " << chosen.batch << ": its plan needs " << format_bytes(chosen.bytes)
+              << (chosen.next_bytes > 0
+                      ? ", one sample more would need " + format_bytes(chosen.next_bytes)
+                      : ", the whole training set")
+              << " (budget " << format_bytes(*config.memory.budget_bytes) << ")\n";
+  }
   if (plan_only) {
     const SessionPlan plan = plan_run(config, options, config.memory.policy);
     std::cout << plan_to_text(plan);
@@ -65,6 +75,8 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--out", line.out, "folder for checkpoints and log; must not hold a run");
   app.add_option("--log", line.log, "JSONL log (default: log.jsonl in --out)");
+  app.add_option("--trace", line.trace,
+                 "timeline of one step, measured and predicted, as Chrome trace JSON");
   std::string progress = "auto";
   app.add_option("--progress", progress, "auto, bar, plain or none")
       ->check(CLI::IsMember({"auto", "bar", "plain", "none"}));

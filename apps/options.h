@@ -32,7 +32,7 @@ struct CommandLine {
   std::string epochs, batch, seed;
   int threads = 0;
   std::int64_t steps = -1;
-  std::string out, resume, init, log, machine;
+  std::string out, resume, init, log, trace, machine;
 
   void add_shaping_options(CLI::App& app);  // all that shapes a plan
   void add_weights_options(CLI::App& app);  // --resume, --init

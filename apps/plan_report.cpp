@@ -2,8 +2,8 @@
 #include "apps/plan_report.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
+
+#include "apps/text_table.h"
 
 namespace layup {
 namespace {
@@ -46,25 +46,7 @@ LayerCounts count_layers(const ProgramPlan& program) {
   return counts;
 }
 
-std::string padded(std::string text, std::size_t width, bool right = true) {
-  const std::size_t missing = text.size() < width ? width - text.size() : 0;
-  return right ? std::string(missing, ' ') + text : text + std::string(missing, ' ');
-}
-
-std::string grouped(std::int64_t number) {  // 11,689,512
-  std::string digits = std::to_string(number);
-  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
-  return digits;
-}
-
 }  // namespace
-
-std::string format_fixed(double value, int digits) {
-  std::array<char, 64> buffer{};
-  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
-                                    std::chars_format::fixed, digits);
-  return {buffer.data(), result.ptr};
-}
 
 Json plan_to_json(const SessionPlan& session) {
   const ProgramPlan& program = session.main();
@@ -139,32 +121,23 @@ std::string plan_to_text(const SessionPlan& session) {
 }
 
 std::string plans_to_table(const std::vector<SessionPlan>& plans) {
-  std::string text = padded("policy", 12, false) + padded("feasible", 9) + padded("peak", 12) +
-                     padded("minimum", 12) + padded("host", 12) + padded("keep", 7) +
-                     padded("offload", 9) + padded("recompute", 11) + padded("step ms", 12) +
-                     padded("x none", 9) + "\n";
+  TextTable table({"policy", "feasible", "peak", "minimum", "host", "keep", "offload", "recompute",
+                   "step ms", "over compute"});
   for (const SessionPlan& session : plans) {
-    const LayerCounts layers = count_layers(session.main());
-    text +=
-        padded(session.main().plan.policy, 12, false) + padded(session.feasible ? "yes" : "no", 9) +
-        padded(format_bytes(session.planned_peak_bytes), 12) +
-        padded(format_bytes(session.minimum_budget_bytes), 12) +
-        padded(format_bytes(session.host_bytes), 12) + padded(std::to_string(layers.keep), 7) +
-        padded(std::to_string(layers.offload), 9) + padded(std::to_string(layers.recompute), 11) +
-        padded(format_fixed(session.main().timeline.step_ms, 1), 12) +
-        padded(format_fixed(session.main().timeline.step_ms / session.main().cost.compute_ms(), 3),
-               9) +
-        "\n";
+    const ProgramPlan& program = session.main();
+    const LayerCounts layers = count_layers(program);
+    table.add({program.plan.policy, session.feasible ? "yes" : "no",
+               format_bytes(session.planned_peak_bytes), format_bytes(session.minimum_budget_bytes),
+               format_bytes(session.host_bytes), std::to_string(layers.keep),
+               std::to_string(layers.offload), std::to_string(layers.recompute),
+               format_fixed(program.timeline.step_ms, 1),
+               format_fixed(program.timeline.step_ms / program.cost.compute_ms(), 3)});
   }
-  return text;
+  return table.to_text();
 }
 
 std::string summary_to_text(const Graph& graph) {
-  std::size_t widest = 5;
-  for (const Node& node : graph.nodes) widest = std::max(widest, node.name.size());
-  std::string text = padded("layer", widest + 2, false) + padded("type", 24, false) +
-                     padded("output", 24, false) + padded("parameters", 14) +
-                     padded("forward MFLOP", 16) + "\n";
+  TextTable table({"layer", "type", "output", "parameters", "forward MFLOP"});
   double total_flops = 0;
   for (const Node& node : graph.nodes) {
     std::int64_t parameters = 0;
@@ -172,15 +145,13 @@ std::string summary_to_text(const Graph& graph) {
       parameters += num_elements(parameter.shape);
     const double flops = node.info.pass(Pass::forward).flops;
     total_flops += flops;
-    text += padded(node.name, widest + 2, false) + padded(node.type, 24, false) +
-            padded(to_string(node.info.output.shape), 24, false) + padded(grouped(parameters), 14) +
-            padded(format_fixed(flops * 1e-6, 2), 16) + "\n";
+    table.add({node.name, node.type, to_string(node.info.output.shape), format_grouped(parameters),
+               format_fixed(flops * 1e-6, 2)});
   }
-  text += graph.name + ": " + std::to_string(graph.nodes.size()) + " layers, " +
-          grouped(num_parameters(graph)) + " parameters, input " +
-          to_string(graph.tensor(graph.input).spec.shape) + ", forward " +
-          format_fixed(total_flops * 1e-9, 3) + " GFLOP\n";
-  return text;
+  return table.to_text() + graph.name + ": " + std::to_string(graph.nodes.size()) + " layers, " +
+         format_grouped(num_parameters(graph)) + " parameters, input " +
+         to_string(graph.tensor(graph.input).spec.shape) + ", forward " +
+         format_fixed(total_flops * 1e-9, 3) + " GFLOP\n";
 }
 
 }  // namespace layup

@@ -9,9 +9,6 @@
 
 namespace layup {
 
-// "3.14": a number with so many digits behind the point, whatever the locale.
-std::string format_fixed(double value, int digits);
-
 // The object of `layup plan --format json`; docs/manual.md says what each key means.
 Json plan_to_json(const SessionPlan& plan);
 

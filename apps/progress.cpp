@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "apps/plan_report.h"
+#include "apps/text_table.h"
 
 namespace layup {
 namespace {

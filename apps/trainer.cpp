@@ -6,13 +6,15 @@
 #include <cmath>
 
 #include "apps/checkpoint.h"
+#include "apps/evaluation.h"
 #include "apps/plan_report.h"
 #include "apps/run_folder.h"
 #include "apps/run_log.h"
+#include "apps/run_plan.h"
+#include "apps/step_tracer.h"
 #include "data/batch_loader.h"
 #include "engine/error.h"
 #include "engine/process.h"
-#include "scheduler/calibrate.h"
 
 namespace layup {
 namespace {
@@ -23,115 +25,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::vector<BatchSlot> staging_slots(const Session& session) {
-  std::vector<BatchSlot> slots;
-  for (int slot = 0; slot < kStagingSlots; ++slot)
-    slots.push_back({session.staged_images(slot), session.staged_labels(slot)});
-  return slots;
-}
-
-// Runs the whole test set through the session. The batch loader of training must be stopped: both
-// fill the same staging slots.
-EvaluationReport evaluate_session(const RunConfig& config, Session& session, std::int64_t epoch,
-                                  const std::atomic<int>* stop) {
-  const std::int64_t batch = session.plan().request.evaluation_batch;
-  LoaderOptions options;
-  options.batch = batch;
-  options.seed = config.train.seed;
-  options.training = false;
-  options.data = config.data_options;
-  BatchLoader loader(*config.data.test, options, staging_slots(session));
-  loader.start(0, 0);
-  double loss = 0;
-  std::int64_t correct = 0;
-  std::int64_t seen = 0;
-  while (const auto item = loader.next()) {
-    StepState state;
-    state.seed = config.train.seed;
-    state.input_slot = item->slot;
-    const StepResult result =
-        session.run(item->count == batch ? ProgramId::evaluate : ProgramId::evaluate_last, state);
-    loss += static_cast<double>(result.loss) * static_cast<double>(item->count);
-    correct += result.correct;
-    seen += item->count;
-    loader.release(item->slot);
-    if (stop != nullptr && stop->load() != 0) break;
-  }
-  const auto count = static_cast<double>(std::max<std::int64_t>(seen, 1));
-  return {epoch, loss / count, static_cast<double>(correct) / count};
-}
-
-SessionRequest request_for(const RunConfig& config, const RunOptions& options) {
-  SessionRequest request;
-  request.batch = config.train.batch;
-  request.last_batch = config.last_batch();
-  if (config.data.train->size() < config.train.batch) {  // every batch is the partial one
-    request.batch = config.data.train->size();
-    request.last_batch = 0;
-  }
-  if (config.data.test) {
-    request.evaluation_batch = std::min(request.batch, config.data.test->size());
-    request.last_evaluation_batch = config.data.test->size() % request.evaluation_batch;
-  }
-  request.device = options.device;
-  request.threads = options.threads;
-  request.policy = config.memory.policy;
-  request.budget_bytes = config.memory.budget_bytes;
-  request.host_budget_bytes = config.memory.host_budget_bytes;
-  request.updates_inside_backward = config.memory.updates_inside_backward;
-  return request;
-}
-
-SessionPlan plan_with(const RunConfig& config, const RunOptions& options, const std::string& policy,
-                      const MachineProfile* machine, std::optional<Calibration> calibration) {
-  SessionRequest request = request_for(config, options);
-  request.policy = policy;
-  request.machine = machine;
-  if (machine == nullptr && !request.host_budget_bytes)
-    request.host_budget_bytes = available_memory_bytes();
-  if (calibration && options.link) {
-    if (options.link->bytes_per_s > 0)
-      calibration->copy_bytes_per_s =
-          std::min(calibration->copy_bytes_per_s, options.link->bytes_per_s);
-    calibration->latency_us = std::max(calibration->latency_us, options.link->latency_us);
-  }
-  request.calibration = calibration ? &*calibration : nullptr;
-  SessionPlan plan = plan_session(config.network, config.solver.rule.get(), request);
-  plan.request.calibration = nullptr;  // it does not outlive this
-  return plan;
-}
-
-// Plans that copy or recompute are only as good as the costs they are made from.
-bool needs_costs(const MemoryOptions& memory) {
-  return memory.policy != "none" && memory.policy != "caffe" &&
-         (memory.policy != "auto" || memory.budget_bytes);
-}
-
-// The saved calibration, with what this network needs and it lacks measured now.
-std::optional<Calibration> complete_calibration(const RunConfig& config, const RunOptions& options,
-                                                TrainObserver& observer) {
-  if (!needs_costs(config.memory)) return std::nullopt;
-  Calibration calibration =
-      read_calibration(options.device, options.threads)
-          .value_or(Calibration{machine_name(), options.device, options.threads, {}, 0, 0});
-  const SessionRequest request = request_for(config, options);
-  const Graph graph = build_graph(config.network, request.batch);
-  const TrainingGraph training =
-      differentiate(graph, {config.solver.rule->state_names(), request.batch});
-  const PhysicalGraph physical = select_kernels(graph, training, options.device, options.threads);
-  if (calibration.copy_bytes_per_s > 0 && find_unmeasured(physical, calibration).empty())
-    return calibration;
-  const Clock::time_point start = Clock::now();
-  const auto device = make_cpu_device(options.device);
-  const int measured = calibrate(graph, physical, config.solver.rule.get(), *device, calibration);
-  const bool is_saved = write_calibration(calibration);
-  observer.on_message(
-      "measured " + std::to_string(measured) + " operations in " +
-      std::to_string(std::llround(seconds_since(start) * 1e3)) + " ms" +
-      (is_saved ? "; kept in " + calibration_path(options.device, options.threads).string() : ""));
-  return calibration;
-}
-
 class Trainer {
  public:
   Trainer(const RunConfig& config, const RunOptions& options, TrainObserver& observer)
@@ -140,7 +33,8 @@ class Trainer {
         observer_(observer),
         schedule_(config.schedule()),
         steps_per_epoch_(config.steps_per_epoch()),
-        end_step_(options.steps.value_or(config.total_steps())) {}
+        end_step_(options.steps.value_or(config.total_steps())),
+        tracer_(options.trace) {}
 
   TrainResult run() {
     out_ = options_.out;
@@ -149,8 +43,12 @@ class Trainer {
       out_ = std::filesystem::is_directory(options_.resume) ? options_.resume
                                                             : options_.resume.parent_path();
     const auto device = make_cpu_device(options_.device, options_.link);
-    const SessionPlan plan = plan_with(config_, options_, config_.memory.policy, nullptr,
-                                       complete_calibration(config_, options_, observer_));
+    std::optional<Calibration> calibration;
+    // A trace has a predicted timeline.
+    if (needs_costs(config_.memory) || !options_.trace.empty())
+      calibration = complete_calibration(config_, options_, observer_);
+    const SessionPlan plan =
+        plan_with_costs(config_, options_, config_.memory.policy, std::move(calibration));
     observer_.on_plan(plan);
     require_feasible(plan);
     Session session(*device, plan, config_.solver.rule.get());
@@ -220,6 +118,7 @@ class Trainer {
     }
     loader.stop();
     if (signal() != 0) save_interrupted();
+    if (tracer_.write()) observer_.on_message("trace of a step in " + options_.trace.string());
     Json line = summary();
     log_.write(line);
     return {line, signal()};
@@ -234,13 +133,11 @@ class Trainer {
     state.seed = config_.train.seed;
     state.learning_rate = static_cast<float>(schedule_.at(step_));
     state.input_slot = batch->slot;
-    const SessionRequest& request = session_->plan().request;
-    const ProgramId program =
-        batch->count == request.batch ? ProgramId::train : ProgramId::train_last;
     const Clock::time_point start = Clock::now();
-    const StepResult result = session_->run(program, state);
+    const StepResult result = session_->train_step(
+        state, batch->count, tracer_.begin_step(session_->plan(), batch->count));
     const double step_s = seconds_since(start);
-    if (result.failed != 0) throw_diverged(program, state, result);
+    if (result.failed != 0) throw_diverged(result);
     loader.release(batch->slot);
     loss_ = result.loss;
     ++step_;
@@ -248,9 +145,9 @@ class Trainer {
     report(state.learning_rate, step_s, batch->epoch);
   }
 
-  [[noreturn]] void throw_diverged(ProgramId program, const StepState& state,
-                                   const StepResult& result) {
-    const std::string where = session_->explain_failure(program, state, result.failed);
+  [[noreturn]] void throw_diverged(const StepResult& result) {
+    const std::string where =
+        session_->explain_failure(result.failed_program, result.failed_state, result.failed);
     std::string text = "training diverged at step " + std::to_string(step_) + ": the " +
                        (result.failed == kFailedLoss ? "loss" : "gradient") +
                        " is not finite; the first value that is not is of " + where +
@@ -366,6 +263,7 @@ class Trainer {
   std::int64_t end_step_;
   std::filesystem::path out_;
   RunLog log_;
+  StepTracer tracer_;
   Session* session_ = nullptr;
   std::vector<std::string> warnings_;
   std::int64_t step_ = 0;
@@ -380,27 +278,8 @@ class Trainer {
 
 }  // namespace
 
-SessionPlan plan_run(const RunConfig& config, const RunOptions& options, const std::string& policy,
-                     const MachineProfile* machine) {
-  return plan_with(
-      config, options, policy, machine,
-      machine == nullptr ? read_calibration(options.device, options.threads) : std::nullopt);
-}
-
 TrainResult train(const RunConfig& config, const RunOptions& options, TrainObserver& observer) {
   return Trainer(config, options, observer).run();
-}
-
-EvaluationReport evaluate(const RunConfig& config, const RunOptions& options) {
-  if (!config.data.test) throw DataError("the data set has no test split to evaluate on");
-  SessionRequest request = request_for(config, options);
-  request.is_training = false;
-  const SessionPlan plan = plan_session(config.network, nullptr, request);
-  const auto device = make_cpu_device(options.device, options.link);
-  Session session(*device, plan, nullptr);
-  session.initialize(config.train.seed);
-  load_weights(options.init.empty() ? options.resume : options.init, session);
-  return evaluate_session(config, session, 0, options.stop);
 }
 
 }  // namespace layup

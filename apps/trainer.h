@@ -22,6 +22,7 @@ struct RunOptions {
   std::filesystem::path resume;       // a folder with checkpoints, or one of them
   std::filesystem::path init;         // weights to start from
   std::filesystem::path log;          // JSONL; empty: none, or <out>/log.jsonl with `out`
+  std::filesystem::path trace;        // Chrome trace of one step; empty: none
   // Set (to a signal number) by a signal handler: finish the step, save, return.
   const std::atomic<int>* stop = nullptr;
 };

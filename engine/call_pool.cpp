@@ -23,8 +23,8 @@ struct alignas(16) Header {
 constexpr std::size_t kHeaderBytes = sizeof(Header);
 
 Header* header_of(const void* memory) {
-  return reinterpret_cast<Header*>(
-      const_cast<std::byte*>(static_cast<const std::byte*>(memory)) - kHeaderBytes);
+  return reinterpret_cast<Header*>(const_cast<std::byte*>(static_cast<const std::byte*>(memory)) -
+                                   kHeaderBytes);
 }
 
 struct alignas(64) Block {

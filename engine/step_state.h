@@ -15,6 +15,7 @@ struct StepState {
   float learning_rate = 0;
   float loss_gradient = 1;      // upstream gradient of the loss (1, or a weight or scale)
   std::int32_t input_slot = 0;  // which staging slot holds this step's batch
+  std::int32_t first_row = 0;   // of the slot: where this program's micro-batch begins
   // Written by kernels: 0 = good; otherwise what first was not finite. Updates are skipped from
   // then on, and the host stops before anything is saved.
   std::int32_t failed = 0;  // 0 good, 1 the loss, 2 + k: gradient of parameter k

@@ -24,8 +24,8 @@ std::vector<std::uint32_t> operations_in_order(const PhysicalGraph& graph, bool 
     for (std::size_t i = 0; i < count; ++i) {
       const PhysicalOperation& op = graph.operations[i];
       if (op.kind != OpKind::update) continue;
-      const std::uint32_t after =
-          std::max(last_touch[index(op.reads[0])], last_touch[index(op.writes[0])]);
+      std::uint32_t after = last_touch[index(op.writes[0])];
+      for (const ValueId value : op.reads) after = std::max(after, last_touch[index(value)]);
       updates_after[after].push_back(static_cast<std::uint32_t>(i));
     }
   }

@@ -67,7 +67,7 @@ void fill_classes(MemoryPlan& plan, const PhysicalGraph& graph) {
     });
   };
   plan.parameter_bytes = peak_of_kinds({ValueKind::parameter, ValueKind::buffer});
-  plan.gradient_bytes = peak_of_kinds({ValueKind::parameter_gradient});
+  plan.gradient_bytes = peak_of_kinds({ValueKind::parameter_gradient, ValueKind::gradient_sum});
   plan.solver_state_bytes = peak_of_kinds({ValueKind::solver_state});
   plan.activation_bytes = peak_of_kinds({ValueKind::input, ValueKind::activation, ValueKind::saved,
                                          ValueKind::carry, ValueKind::gradient});

@@ -2,7 +2,11 @@
 #include "memory/plan_memory.h"
 
 #include <algorithm>
-#include <map>
+#include <array>
+#include <cmath>
+#include <compare>
+#include <functional>
+#include <queue>
 
 #include "engine/error.h"
 #include "memory/finish_plan.h"
@@ -18,16 +22,24 @@ const Policy& require_policy(const std::string& name) {
   throw ConfigError("unknown policy \"" + name + "\"" + suggestion(name, known));
 }
 
-// A plan without offsets: enough to tell whether it may fit and what it would cost.
-struct Candidate {
+// How full copies may make the device (see place_copies): each is tried.
+constexpr std::array<double, 3> kFills = {1, 0.9, 0.8};
+
+// Levels are left out where a graph is so large that trying all of them would take longer than a
+// second: at most so many operations are scheduled.
+constexpr std::int64_t kMostScheduled = 1'000'000;
+
+// A plan without offsets: enough to tell whether it may fit.
+struct Draft {
   Decisions decisions;
-  DraftSchedule draft;
-  std::int64_t live_bytes = 0;  // persistent values and accounting included
-  // When it is asked for:
-  std::optional<std::vector<Action>> actions;
-  double step_ms = 0;
+  DraftSchedule schedule;
+  std::int64_t live_bytes = 0;  // no packing needs less; persistent values and accounting included
+  double least_ms = 0;          // no placing of copies makes the step shorter
 };
 
+// All plans that a policy offers: variants x levels x fills. What is best is looked for among the
+// same plans in the same order whatever the budget, so that more memory never makes a plan worse,
+// and the smallest budget is exactly the one below which nothing is found.
 class Search {
  public:
   Search(const PhysicalGraph& graph, const CostModel& cost, const PlanOptions& options,
@@ -37,86 +49,122 @@ class Search {
         options_(options),
         policy_(policy),
         uses_(find_uses(graph)),
-        persistent_(options.persistent ? *options.persistent : layout_persistent(graph)) {}
+        persistent_(options.persistent ? *options.persistent : layout_persistent(graph)) {
+    for (int variant = 0; variant < policy.num_variants; ++variant)
+      for (int level = 0; level < policy.num_levels; level = next_level(level))
+        add_draft(variant, level);
+  }
 
-  // The highest level of each variant that fits; of these the shortest step. Nothing if none fits.
-  std::optional<MemoryPlan> best_within_budget() {
-    std::vector<std::pair<int, int>> found;  // variant, level
-    for (int variant = 0; variant < policy_.num_variants; ++variant) {
-      const int level = highest_level(variant);
-      if (level >= 0) found.emplace_back(variant, level);
-    }
-    std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) {
-      return step_ms(a.first, a.second) < step_ms(b.first, b.second);
-    });
-    for (auto [variant, level] : found)
-      for (; level >= 0; --level) {  // packing may need a little more than what is live
-        if (!may_fit(candidate(variant, level))) continue;
-        MemoryPlan plan = finish(variant, level);
-        if (!options_.budget_bytes || plan.arena_bytes <= *options_.budget_bytes) return plan;
+  // Of the plans that fit the one with the shortest step; of equal ones that with the least
+  // transfer and recompute. Nothing if none fits.
+  std::optional<MemoryPlan> best_within_budget() const {
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+    for (std::size_t i = 0; i < drafts_.size(); ++i)
+      if (may_fit(drafts_[i]))
+        queue.push({in_units(drafts_[i].least_ms), -1, drafts_[i].live_bytes, i, kNotPlaced});
+    while (!queue.empty()) {
+      const Entry entry = queue.top();
+      queue.pop();
+      if (entry.fill == kNotPlaced) {
+        for (std::size_t fill = 0; fill < num_fills(drafts_[entry.draft]); ++fill)
+          queue.push(placed(entry.draft, fill));
+        continue;
       }
+      MemoryPlan plan = finish(entry.draft, entry.fill);
+      if (!options_.budget_bytes || plan.arena_bytes <= *options_.budget_bytes) return plan;
+    }
     return std::nullopt;
   }
 
-  MemoryPlan smallest() {
+  // The plan that needs the least memory of those that the host tier can hold; of all, if none.
+  MemoryPlan smallest() const {
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < drafts_.size(); ++i)
+      if (fits_host(drafts_[i])) order.push_back(i);
+    if (order.empty()) return finish(0, 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return drafts_[a].live_bytes < drafts_[b].live_bytes;
+    });
     std::optional<MemoryPlan> best;
-    for (int variant = 0; variant < policy_.num_variants; ++variant) {
-      if (!fits_host(candidate(variant, 0))) continue;
-      MemoryPlan plan = finish(variant, 0);
-      if (!best || plan.arena_bytes < best->arena_bytes) best = std::move(plan);
-    }
-    if (!best) best = finish(0, 0);  // the host tier is what it does not fit into
+    for (const std::size_t i : order)
+      for (std::size_t fill = 0; fill < num_fills(drafts_[i]); ++fill) {
+        if (best && drafts_[i].live_bytes >= best->arena_bytes) return *best;
+        MemoryPlan plan = finish(i, fill);
+        if (!best || plan.arena_bytes < best->arena_bytes) best = std::move(plan);
+      }
     return *best;
   }
 
  private:
-  bool fits_host(const Candidate& plan) const {
-    return !options_.host_budget_bytes || plan.draft.host_bytes <= *options_.host_budget_bytes;
-  }
-  bool may_fit(const Candidate& plan) const {
-    return fits_host(plan) && (!options_.budget_bytes || plan.live_bytes <= *options_.budget_bytes);
+  static constexpr std::size_t kNotPlaced = kFills.size();
+
+  // What is better comes first. Times are in whole units, so that sums in another order are equal.
+  struct Entry {
+    std::int64_t step = 0;
+    std::int64_t extra = 0;  // transfer and recompute
+    std::int64_t live_bytes = 0;
+    std::size_t draft = 0;
+    std::size_t fill = 0;
+
+    auto operator<=>(const Entry&) const = default;
+  };
+
+  int next_level(int level) const {
+    const std::int64_t all = std::int64_t{policy_.num_variants} * policy_.num_levels *
+                             static_cast<std::int64_t>(graph_.operations.size());
+    const int stride = static_cast<int>(1 + (all - 1) / kMostScheduled);
+    const int last = policy_.num_levels - 1;
+    return level < last ? std::min(level + stride, last) : policy_.num_levels;
   }
 
-  int highest_level(int variant) {
-    if (!may_fit(candidate(variant, 0))) return -1;
-    int good = 0;
-    int bad = policy_.num_levels;
-    while (bad - good > 1) {
-      const int middle = (good + bad) / 2;
-      (may_fit(candidate(variant, middle)) ? good : bad) = middle;
-    }
-    return good;
+  void add_draft(int variant, int level) {
+    Draft draft;
+    draft.decisions =
+        policy_.decide({graph_, uses_, cost_, options_.host_budget_bytes}, variant, level);
+    if (!options_.updates_inside_backward) draft.decisions.updates_inside_backward = false;
+    // The next level of the same variant often changes nothing.
+    if (level > 0 && drafts_.back().decisions == draft.decisions) return;
+    draft.schedule = draft_schedule(graph_, uses_, draft.decisions);
+    draft.live_bytes =
+        persistent_.bytes + draft.decisions.accounting_bytes + draft.schedule.peak_bytes;
+    draft.least_ms = cost_.compute_ms();
+    for (const Action& action : draft.schedule.order.actions)
+      if (action.kind == ActionKind::replay) draft.least_ms += cost_.replay_ms[action.operation];
+    drafts_.push_back(std::move(draft));
   }
 
-  Candidate& candidate(int variant, int level) {
-    const auto [found, is_new] = candidates_.try_emplace({variant, level});
-    if (!is_new) return found->second;
-    Candidate& made = found->second;
-    const PolicyInput input{graph_, uses_, cost_, options_.host_budget_bytes};
-    made.decisions = policy_.decide(input, variant, level);
-    if (!options_.updates_inside_backward) made.decisions.updates_inside_backward = false;
-    made.draft = draft_schedule(graph_, uses_, made.decisions);
-    made.live_bytes = persistent_.bytes + made.decisions.accounting_bytes + made.draft.peak_bytes;
-    return made;
+  bool fits_host(const Draft& draft) const {
+    return !options_.host_budget_bytes || draft.schedule.host_bytes <= *options_.host_budget_bytes;
+  }
+  bool may_fit(const Draft& draft) const {
+    return fits_host(draft) &&
+           (!options_.budget_bytes || draft.live_bytes <= *options_.budget_bytes);
+  }
+  static std::size_t num_fills(const Draft& draft) {
+    const bool is_gated = draft.decisions.copy_style == CopyStyle::gated;
+    return is_gated && !draft.schedule.order.offloads.empty() ? kFills.size() : 1;
   }
 
-  const std::vector<Action>& actions(int variant, int level) {
-    Candidate& made = candidate(variant, level);
-    if (!made.actions) {
-      made.actions = place_copies(graph_, cost_, made.decisions, made.draft);
-      made.step_ms = simulate(graph_, cost_, *made.actions).step_ms;
-    }
-    return *made.actions;
+  std::int64_t in_units(double ms) const {
+    constexpr double kUnitsPerStep = 1e6;
+    // Most times lie on a boundary (the step of keep-all is one whole): shift them off it.
+    return static_cast<std::int64_t>(std::floor((ms / cost_.compute_ms() + 1e-9) * kUnitsPerStep));
   }
 
-  double step_ms(int variant, int level) {
-    actions(variant, level);
-    return candidate(variant, level).step_ms;
+  std::vector<Action> actions(std::size_t draft, std::size_t fill) const {
+    return place_copies(graph_, cost_, drafts_[draft].decisions, drafts_[draft].schedule,
+                        kFills[fill]);
   }
 
-  MemoryPlan finish(int variant, int level) {
-    return finish_plan(graph_, policy_.name, candidate(variant, level).decisions,
-                       actions(variant, level), persistent_);
+  Entry placed(std::size_t draft, std::size_t fill) const {
+    const Timeline timeline = simulate(graph_, cost_, actions(draft, fill));
+    return {in_units(timeline.step_ms), in_units(timeline.transfer_ms + timeline.recompute_ms),
+            drafts_[draft].live_bytes, draft, fill};
+  }
+
+  MemoryPlan finish(std::size_t draft, std::size_t fill) const {
+    return finish_plan(graph_, policy_.name, drafts_[draft].decisions, actions(draft, fill),
+                       persistent_);
   }
 
   const PhysicalGraph& graph_;
@@ -125,7 +173,7 @@ class Search {
   const Policy& policy_;
   const ValueUses uses_;
   const PersistentLayout persistent_;
-  std::map<std::pair<int, int>, Candidate> candidates_;
+  std::vector<Draft> drafts_;
 };
 
 PlanResult describe(const PhysicalGraph& graph, const CostModel& cost, const PlanOptions& options,
@@ -152,13 +200,17 @@ std::vector<std::string> policies_of_auto(const PlanOptions& options) {
 
 PersistentLayout layout_persistent(const PhysicalGraph& graph) {
   PersistentLayout layout;
-  layout.bytes = kStepStateBytes;
+  extend_persistent(layout, graph);
+  return layout;
+}
+
+void extend_persistent(PersistentLayout& layout, const PhysicalGraph& graph) {
+  layout.bytes = std::max(layout.bytes, kStepStateBytes);
   for (const PhysicalValue& value : graph.values) {
-    if (!is_persistent(value.kind)) continue;
+    if (!is_persistent(value.kind) || layout.offsets.contains(value.name)) continue;
     layout.offsets.emplace(value.name, layout.bytes);
     layout.bytes = checked_add(layout.bytes, value.bytes);
   }
-  return layout;
 }
 
 PlanResult plan_memory(const PhysicalGraph& graph, const CostModel& cost,

@@ -42,5 +42,7 @@ inline constexpr std::int64_t kStepStateBytes = kAlignment;
 
 // Where persistent values lie: after the StepState, one after the other, in the graph's order.
 PersistentLayout layout_persistent(const PhysicalGraph& graph);
+// Adds what another program of the session has and the layout lacks.
+void extend_persistent(PersistentLayout& layout, const PhysicalGraph& graph);
 
 }  // namespace layup

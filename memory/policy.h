@@ -38,6 +38,8 @@ struct Decisions {
   // Bytes that the policy's paper counts and this engine has no use for; placed like a value that
   // lives for the whole step.
   std::int64_t accounting_bytes = 0;
+
+  bool operator==(const Decisions&) const = default;
 };
 
 struct Policy {

@@ -28,11 +28,12 @@ std::vector<Action> merge(const ComputeOrder& order, const std::vector<Copy>& co
     ActionKind kind;
     ValueId value;
   };
-  // At one boundary: bytes come free, copies start, compute waits for what it needs.
+  // At one boundary: what was just made goes out (and may be waited for at once, if nobody reads it
+  // in forward), bytes come free, copies take them, compute waits for what it needs.
   const auto rank = [](ActionKind kind) {
     switch (kind) {
-      case ActionKind::wait_offload: return 0;
-      case ActionKind::offload: return 1;
+      case ActionKind::offload: return 0;
+      case ActionKind::wait_offload: return 1;
       case ActionKind::prefetch: return 2;
       default: return 3;
     }
@@ -65,22 +66,21 @@ std::vector<Action> merge(const ComputeOrder& order, const std::vector<Copy>& co
 std::vector<Copy> tight_copies(const ComputeOrder& order) {
   std::vector<Copy> copies;
   for (const OffloadSpan& span : order.offloads)
-    copies.push_back(
-        {span.value, span.number == 0, span.made_at + 1, span.last_used_at + 1, span.needed_at,
-         span.needed_at});
+    copies.push_back({span.value, span.number == 0, span.made_at + 1, span.last_used_at + 1,
+                      span.needed_at, span.needed_at});
   return copies;
 }
 
-// Gives copies the time that they need, as far as the live bytes stay within the peak that the
-// tight plan has anyway.
+// Gives copies the time that they need, as far as the live bytes stay within a part of the peak
+// that the tight plan has anyway.
 class Gate {
  public:
-  Gate(const PhysicalGraph& graph, const CostModel& cost, const DraftSchedule& draft)
+  Gate(const PhysicalGraph& graph, const CostModel& cost, const DraftSchedule& draft, double fill)
       : graph_(graph),
         cost_(cost),
         copies_(tight_copies(draft.order)),
         live_(draft.live_bytes),
-        peak_(draft.peak_bytes) {
+        limit_(static_cast<std::int64_t>(static_cast<double>(draft.peak_bytes) * fill)) {
     start_ms_.push_back(0);
     for (const Action& action : draft.order.actions)
       start_ms_.push_back(start_ms_.back() + duration_ms(action));
@@ -146,7 +146,7 @@ class Gate {
   }
 
   bool fits(std::int32_t at, std::int64_t bytes) const {
-    return live_[static_cast<std::size_t>(at)] + bytes <= peak_;
+    return live_[static_cast<std::size_t>(at)] + bytes <= limit_;
   }
 
   static constexpr double kSafety = 1.15;  // predictions are not perfect
@@ -155,7 +155,7 @@ class Gate {
   const CostModel& cost_;
   std::vector<Copy> copies_;
   std::vector<std::int64_t> live_;  // by compute action
-  std::int64_t peak_;
+  std::int64_t limit_;
   std::vector<double> start_ms_;  // by boundary, without stalls
 };
 
@@ -215,11 +215,12 @@ DraftSchedule draft_schedule(const PhysicalGraph& graph, const ValueUses& uses,
 }
 
 std::vector<Action> place_copies(const PhysicalGraph& graph, const CostModel& cost,
-                                 const Decisions& decisions, const DraftSchedule& draft) {
+                                 const Decisions& decisions, const DraftSchedule& draft,
+                                 double fill) {
   if (draft.order.offloads.empty()) return draft.order.actions;
   if (decisions.copy_style == CopyStyle::layer_by_layer)
     return merge(draft.order, layer_by_layer_copies(graph, draft.order));
-  return merge(draft.order, Gate(graph, cost, draft).relax());
+  return merge(draft.order, Gate(graph, cost, draft, fill).relax());
 }
 
 }  // namespace layup

@@ -29,10 +29,12 @@ DraftSchedule draft_schedule(const PhysicalGraph& graph, const ValueUses& uses,
 
 // All actions in order. With CopyStyle::gated, waits for offloads come as late and prefetches start
 // as early as the copies need to run hidden, by the predicted times, where that does not raise the
-// draft's peak. With CopyStyle::layer_by_layer (vDNN) an offload runs beside the layer that reads
-// the value last, and a prefetch beside the layer above; it may raise the peak.
+// live bytes over `fill` of the draft's peak. (A plan that is full all the time is hard to pack: a
+// little less leaves gaps room.) With CopyStyle::layer_by_layer (vDNN) an offload runs beside the
+// layer that reads the value last, and a prefetch beside the layer above; it may raise the peak.
 std::vector<Action> place_copies(const PhysicalGraph& graph, const CostModel& cost,
-                                 const Decisions& decisions, const DraftSchedule& draft);
+                                 const Decisions& decisions, const DraftSchedule& draft,
+                                 double fill = 1);
 
 // The bytes that are live at each action: persistent values are left out, a value in place over
 // another counts once.

@@ -16,6 +16,7 @@ class Checker {
         graph_(graph),
         of_value_(graph.values.size()),
         is_updated_(graph.values.size(), 0),
+        is_on_host_(graph.values.size(), 0),
         runs_(graph.operations.size(), 0) {}
 
   void check() {
@@ -25,13 +26,19 @@ class Checker {
     for (std::size_t i = 0; i < runs_.size(); ++i)
       if (runs_[i] != 1)
         fail(graph_.operations[i].name + " runs " + std::to_string(runs_[i]) + " times");
+    for (const std::vector<Stay>& stays : of_value_)
+      for (const Stay& stay : stays)
+        if (stay.copy != Copy::none)
+          fail(name(residency(stay.number)) + " ends before its copy is waited for");
     check_overlaps();
   }
 
  private:
+  enum class Copy : std::uint8_t { none, out, in };
   struct Stay {
     std::int32_t number = 0;
     bool is_filled = false;
+    Copy copy = Copy::none;  // that runs
   };
 
   [[noreturn]] static void fail(const std::string& what) {
@@ -103,13 +110,34 @@ class Checker {
         fail(op.name + " has too small a workspace");
       return;
     }
-    const std::string user = "a copy";
-    Stay& stay = stay_at(action.value, at, user);
-    if (action.kind == ActionKind::wait_prefetch) {
-      stay.is_filled = true;
-    } else if (action.kind != ActionKind::prefetch && !stay.is_filled) {
-      fail("an offload of " + graph_.value(action.value).name + " before it is made");
+    check_copy(action, stay_at(action.value, at, "a copy"));
+  }
+
+  void check_copy(const Action& action, Stay& stay) {
+    const auto require = [&](bool good, const char* what) {
+      if (!good) fail(what + graph_.value(action.value).name);
+    };
+    switch (action.kind) {
+      case ActionKind::offload:
+        require(stay.is_filled, "an offload before it is made, of ");
+        require(stay.copy == Copy::none, "a second copy at the same time, of ");
+        stay.copy = Copy::out;
+        is_on_host_[index(action.value)] = 1;
+        return;
+      case ActionKind::prefetch:
+        require(is_on_host_[index(action.value)] != 0, "a prefetch before any offload, of ");
+        require(stay.copy == Copy::none, "a second copy at the same time, of ");
+        stay.copy = Copy::in;
+        stay.is_filled = false;
+        return;
+      case ActionKind::wait_offload:
+        require(stay.copy == Copy::out, "a wait for an offload that does not run, of ");
+        break;
+      default:
+        require(stay.copy == Copy::in, "a wait for a prefetch that does not run, of ");
+        stay.is_filled = true;
     }
+    stay.copy = Copy::none;
   }
 
   bool hands_over(const Residency& from, const Residency& to) const {
@@ -175,6 +203,7 @@ class Checker {
   std::vector<std::vector<Stay>> of_value_;
   std::vector<std::int64_t> workspace_at_;
   std::vector<char> is_updated_;  // by value
+  std::vector<char> is_on_host_;  // by value
   std::vector<int> runs_;         // by operation
 };
 

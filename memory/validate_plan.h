@@ -10,6 +10,8 @@ namespace layup {
 //   - every operation runs once, and nothing reads a parameter after its update;
 //   - every operand of every operation is resident, within the arena, aligned, and large enough;
 //   - every value is made (written or brought back) in the residency that is read;
+//   - a copy is waited for once, in the residency in which it was started; what comes back went
+//   out;
 //   - no two residencies overlap in time and space, but for a value that an operation writes in
 //     place over an operand that it declares and that ends there;
 //   - persistent values lie where the layout says.

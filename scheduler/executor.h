@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "scheduler/program.h"
@@ -24,8 +25,9 @@ struct BoundInstruction {
 
 using BoundProgram = std::deque<BoundInstruction>;  // elements never move
 
-// Issues a program on the device's streams and waits until all are idle. Decides nothing.
-void execute(const BoundProgram& program, Device& device);
+// Issues a program on the device's streams and waits until all are idle. Decides nothing. `times`,
+// one per instruction or none, get when each ran.
+void execute(const BoundProgram& program, Device& device, std::span<TimeSpan> times = {});
 
 // The same, one instruction at a time; stops when `is_good` says false after one and returns it
 // (null if none).

@@ -166,13 +166,13 @@ std::int32_t* Session::staged_labels(int slot) const {
          slot * graph.staging_batch;
 }
 
-StepResult Session::run(ProgramId id, const StepState& state) {
+StepResult Session::run(ProgramId id, const StepState& state, std::span<TimeSpan> times) {
   const PhysicalGraph& graph = plan_.at(id)->physical;
   *state_ = state;
   state_->failed = 0;
   allocation_counter::start();
   try {
-    execute(programs_[static_cast<int>(id)], device_);
+    execute(programs_[static_cast<int>(id)], device_, times);
   } catch (...) {
     allocation_counter::stop();
     throw;
@@ -186,6 +186,31 @@ StepResult Session::run(ProgramId id, const StepState& state) {
     result.correct = std::llround(*reinterpret_cast<float*>(at(graph, *graph.correct)));
   result.failed = state_->failed;
   return result;
+}
+
+StepResult Session::train_step(const StepState& state, std::int64_t count,
+                               std::span<TimeSpan> times) {
+  StepResult total;
+  StepState part_state = state;
+  for (const StepPart& part : parts_of_step(plan_.request, count)) {
+    const double weight = static_cast<double>(part.count) / static_cast<double>(count);
+    part_state.loss_gradient = static_cast<float>(state.loss_gradient * weight);
+    const std::size_t num_times =
+        times.empty() ? 0 : plan_.at(part.program)->program.instructions.size();
+    const StepResult result = run(part.program, part_state, times.first(num_times));
+    times = times.subspan(num_times);
+    total.loss += static_cast<float>(result.loss * weight);
+    total.correct += result.correct;
+    if (result.failed != 0) {
+      total.failed = result.failed;
+      total.failed_program = part.program;
+      total.failed_state = part_state;
+      return total;
+    }
+    part_state.first_row += static_cast<std::int32_t>(part.count);
+    part_state.first_sample += part.count;
+  }
+  return total;
 }
 
 std::string Session::explain_failure(ProgramId id, StepState state, std::int32_t failed) {

@@ -19,6 +19,9 @@ struct StepResult {
   float loss = 0;  // sum of the network's losses (each a mean over the batch)
   std::int64_t correct = 0;
   std::int32_t failed = 0;  // StepState::failed
+  // Of a training step that failed: the part that did.
+  ProgramId failed_program = ProgramId::train;
+  StepState failed_state;
 };
 
 // A tensor that lives from step to step; read and written through the session, since the device may
@@ -49,7 +52,13 @@ class Session {
   std::int32_t* staged_labels(int slot) const;
 
   // Runs one step on the batch in state.input_slot. Parameters change only in training programs.
-  StepResult run(ProgramId id, const StepState& state);
+  // `times`, one per instruction of the program or none, get when each ran.
+  StepResult run(ProgramId id, const StepState& state, std::span<TimeSpan> times = {});
+
+  // Runs a training step on the first `count` samples of the slot, in parts if the plan splits
+  // batches: `loss` is the mean over all of them. Stops after a part that failed. `times`: as in
+  // run, of all parts (parts_of_step) one after the other.
+  StepResult train_step(const StepState& state, std::int64_t count, std::span<TimeSpan> times = {});
 
   // After a step whose result says that the loss is not finite: repeats it operation by operation
   // and names the first one that gives a value that is not finite, "conv3 forward". After one whose

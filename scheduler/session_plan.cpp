@@ -10,16 +10,22 @@
 namespace layup {
 namespace {
 
-struct Wanted {
-  ProgramId id;
-  std::int64_t batch;
-};
+using Wanted = StepPart;
+
+void add_parts(const std::vector<StepPart>& parts, std::vector<Wanted>& wanted) {
+  for (const StepPart& part : parts) {
+    const bool is_known = std::any_of(wanted.begin(), wanted.end(), [&](const Wanted& item) {
+      return item.program == part.program;
+    });
+    if (!is_known) wanted.push_back(part);
+  }
+}
 
 std::vector<Wanted> wanted_programs(const SessionRequest& request) {
   std::vector<Wanted> wanted;
   if (request.is_training) {
-    wanted.push_back({ProgramId::train, request.batch});
-    if (request.last_batch > 0) wanted.push_back({ProgramId::train_last, request.last_batch});
+    add_parts(parts_of_step(request, request.batch), wanted);
+    if (request.last_batch > 0) add_parts(parts_of_step(request, request.last_batch), wanted);
   }
   if (request.evaluation_batch > 0)
     wanted.push_back({ProgramId::evaluate, request.evaluation_batch});
@@ -28,37 +34,19 @@ std::vector<Wanted> wanted_programs(const SessionRequest& request) {
   return wanted;
 }
 
-bool is_evaluation(ProgramId id) {
-  return id == ProgramId::evaluate || id == ProgramId::evaluate_last;
+MicroBatch micro_batch_of(ProgramId id) {
+  switch (id) {
+    case ProgramId::micro_first: return MicroBatch::first;
+    case ProgramId::micro_middle: return MicroBatch::middle;
+    case ProgramId::micro_last:
+    case ProgramId::micro_tail:
+    case ProgramId::micro_last_tail: return MicroBatch::last;
+    default: return MicroBatch::whole;
+  }
 }
 
-ProgramPlan prepare(const GraphDef& def, const Solver* solver, const SessionRequest& request,
-                    const Wanted& wanted) {
-  ProgramPlan result;
-  result.graph = build_graph(def, wanted.batch);
-  DifferentiateOptions options;
-  options.staging_batch = std::max(request.batch, request.evaluation_batch);
-  if (solver != nullptr && !is_evaluation(wanted.id)) options.solver_states = solver->state_names();
-  try {
-    const TrainingGraph training = is_evaluation(wanted.id) ? inference_graph(result.graph, options)
-                                                            : differentiate(result.graph, options);
-    result.physical = select_kernels(result.graph, training, request.device, request.threads);
-  } catch (const GraphError& error) {
-    if (wanted.id != ProgramId::train_last) throw;
-    throw GraphError("the last batch of an epoch has " + std::to_string(wanted.batch) +
-                     (wanted.batch == 1 ? " sample" : " samples") +
-                     ", with which the network cannot train: " + error.what() +
-                     "; choose another batch size or set \"drop_last\": true in \"data\"");
-  }
-  if (request.machine != nullptr) {
-    use_profile_workspaces(result.physical);
-    result.cost = cost_of_profile(result.physical, *request.machine);
-  } else {
-    result.cost = request.calibration != nullptr
-                      ? cost_of_calibration(result.physical, *request.calibration)
-                      : estimate_cost(result.physical);
-  }
-  return result;
+bool is_evaluation(ProgramId id) {
+  return id == ProgramId::evaluate || id == ProgramId::evaluate_last;
 }
 
 // Plans, lowers and checks one program; what is measured as planning.
@@ -77,6 +65,11 @@ const char* to_string(ProgramId id) {
   switch (id) {
     case ProgramId::train: return "train";
     case ProgramId::train_last: return "train_last";
+    case ProgramId::micro_first: return "micro_first";
+    case ProgramId::micro_middle: return "micro_middle";
+    case ProgramId::micro_last: return "micro_last";
+    case ProgramId::micro_tail: return "micro_tail";
+    case ProgramId::micro_last_tail: return "micro_last_tail";
     case ProgramId::evaluate: return "evaluate";
     case ProgramId::evaluate_last: return "evaluate_last";
   }
@@ -84,9 +77,68 @@ const char* to_string(ProgramId id) {
 }
 
 const ProgramPlan& SessionPlan::main() const {
-  for (const auto& program : programs)
-    if (program) return *program;
+  for (const ProgramId id : {ProgramId::train, ProgramId::micro_last, ProgramId::micro_tail,
+                             ProgramId::evaluate, ProgramId::evaluate_last})
+    if (at(id)) return *at(id);
   throw PlanError("a session without programs");
+}
+
+std::vector<StepPart> parts_of_step(const SessionRequest& request, std::int64_t count) {
+  const bool is_whole_batch = count == request.batch;
+  const std::int64_t size = request.micro_batch;
+  if (size <= 0 || count <= size)
+    return {{is_whole_batch ? ProgramId::train : ProgramId::train_last, count}};
+  std::vector<StepPart> parts;
+  for (std::int64_t left = count; left > 0; left -= parts.back().count)
+    parts.push_back({ProgramId::micro_middle, std::min(left, size)});
+  parts.front().program = ProgramId::micro_first;
+  parts.back().program = parts.back().count == size ? ProgramId::micro_last
+                         : is_whole_batch           ? ProgramId::micro_tail
+                                                    : ProgramId::micro_last_tail;
+  return parts;
+}
+
+StepPart main_part(const SessionRequest& request) {
+  if (!request.is_training) return {ProgramId::evaluate, request.evaluation_batch};
+  if (request.micro_batch > 0 && request.micro_batch < request.batch)
+    return {ProgramId::micro_last, request.micro_batch};
+  return {ProgramId::train, request.batch};
+}
+
+ProgramPlan prepare_program(const GraphDef& def, const Solver* solver,
+                            const SessionRequest& request, const StepPart& wanted) {
+  ProgramPlan result;
+  result.graph = build_graph(def, wanted.count);
+  DifferentiateOptions options;
+  options.staging_batch = std::max(request.batch, request.evaluation_batch);
+  options.micro_batch = micro_batch_of(wanted.program);
+  options.clip_norm = request.clip_norm;
+  if (solver != nullptr && !is_evaluation(wanted.program))
+    options.solver_states = solver->state_names();
+  try {
+    const TrainingGraph training = is_evaluation(wanted.program)
+                                       ? inference_graph(result.graph, options)
+                                       : differentiate(result.graph, options);
+    result.physical =
+        select_kernels(result.graph, training, request.device, request.threads, request.kernels);
+  } catch (const GraphError& error) {
+    if (wanted.count == request.batch || is_evaluation(wanted.program)) throw;
+    throw GraphError(std::string(wanted.program == ProgramId::train_last
+                                     ? "the last batch of an epoch has "
+                                     : "a part of a batch (\"micro_batch\") has ") +
+                     std::to_string(wanted.count) + (wanted.count == 1 ? " sample" : " samples") +
+                     ", with which the network cannot train: " + error.what() +
+                     "; choose another batch size or set \"drop_last\": true in \"data\"");
+  }
+  if (request.machine != nullptr) {
+    use_profile_workspaces(result.physical);
+    result.cost = cost_of_profile(result.physical, *request.machine);
+  } else {
+    result.cost = request.calibration != nullptr
+                      ? cost_of_calibration(result.physical, *request.calibration)
+                      : estimate_cost(result.physical);
+  }
+  return result;
 }
 
 SessionPlan plan_session(const GraphDef& def, const Solver* solver, const SessionRequest& request) {
@@ -94,10 +146,11 @@ SessionPlan plan_session(const GraphDef& def, const Solver* solver, const Sessio
   session.request = request;
   const std::vector<Wanted> wanted = wanted_programs(request);
   for (const Wanted& program : wanted)
-    session.programs[static_cast<int>(program.id)] = prepare(def, solver, request, program);
+    session.programs[static_cast<int>(program.program)] =
+        prepare_program(def, solver, request, program);
 
-  const auto start = std::chrono::steady_clock::now();
-  session.persistent = layout_persistent(session.main().physical);
+  for (const auto& program : session.programs)
+    if (program) extend_persistent(session.persistent, program->physical);
   PlanOptions options;
   options.policy = request.policy;
   options.budget_bytes = request.budget_bytes;
@@ -105,17 +158,18 @@ SessionPlan plan_session(const GraphDef& def, const Solver* solver, const Sessio
   options.updates_inside_backward = request.updates_inside_backward;
   options.persistent = &session.persistent;
   for (const Wanted& item : wanted) {
-    ProgramPlan& program = *session.programs[static_cast<int>(item.id)];
+    ProgramPlan& program = *session.programs[static_cast<int>(item.program)];
+    const auto start = std::chrono::steady_clock::now();
     plan_program(program, options, session.feasible);
     session.planned_peak_bytes = std::max(session.planned_peak_bytes, program.plan.arena_bytes);
     session.host_bytes = std::max(session.host_bytes, program.plan.host_bytes);
-    if (item.id == wanted.front().id)  // of one plan, the one that is reported
+    if (&program == &session.main())  // of one plan, the one that is reported
       session.planning_ms =
           std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
               .count();
   }
   for (const Wanted& item : wanted) {
-    const ProgramPlan& program = *session.programs[static_cast<int>(item.id)];
+    const ProgramPlan& program = *session.programs[static_cast<int>(item.program)];
     session.minimum_budget_bytes =
         std::max(session.minimum_budget_bytes,
                  minimum_budget_bytes(program.physical, program.cost, options));

@@ -16,6 +16,8 @@ namespace layup {
 
 struct SessionRequest {
   std::int64_t batch = 0;
+  std::int64_t micro_batch = 0;       // a step is made in parts of so many samples; 0: whole
+  double clip_norm = 0;               // 0: no clipping
   std::int64_t last_batch = 0;        // 0: the data divides evenly
   std::int64_t evaluation_batch = 0;  // 0: no evaluation
   std::int64_t last_evaluation_batch = 0;
@@ -26,13 +28,24 @@ struct SessionRequest {
   std::optional<std::int64_t> budget_bytes;
   std::optional<std::int64_t> host_budget_bytes;
   bool updates_inside_backward = true;
+  KernelOptions kernels;
   const MachineProfile* machine = nullptr;  // for `layup plan --machine`: nothing will run
   // Measured costs of this machine; null: an estimate. Not used with a machine profile.
   const Calibration* calibration = nullptr;
 };
 
-enum class ProgramId : std::uint8_t { train, train_last, evaluate, evaluate_last };
-inline constexpr int kNumPrograms = 4;
+enum class ProgramId : std::uint8_t {
+  train,        // a whole batch
+  train_last,   // the last, partial batch of an epoch, if it is not split either
+  micro_first,  // of a batch that is split: all but the last part
+  micro_middle,
+  micro_last,       // the last part, where the batch divides evenly: updates
+  micro_tail,       // the last part where it does not
+  micro_last_tail,  // likewise, of the last batch of an epoch
+  evaluate,
+  evaluate_last,
+};
+inline constexpr int kNumPrograms = 9;
 const char* to_string(ProgramId id);
 
 struct ProgramPlan {
@@ -58,9 +71,25 @@ struct SessionPlan {
   const std::optional<ProgramPlan>& at(ProgramId id) const {
     return programs[static_cast<int>(id)];
   }
-  // The program that stands for the run in reports: training, or evaluation if that is all.
+  // The program that stands for the run in reports: of training the one that updates, or evaluation
+  // if that is all.
   const ProgramPlan& main() const;
 };
+
+// One program of a step, and the samples that it takes.
+struct StepPart {
+  ProgramId program = ProgramId::train;
+  std::int64_t count = 0;
+};
+// The programs that a training step on `count` samples runs, in order.
+std::vector<StepPart> parts_of_step(const SessionRequest& request, std::int64_t count);
+
+// The part whose program is reported and calibrated: the largest that updates (or evaluation).
+StepPart main_part(const SessionRequest& request);
+
+// Graph, kernels and costs of one program, not planned yet. Throws as plan_session.
+ProgramPlan prepare_program(const GraphDef& def, const Solver* solver,
+                            const SessionRequest& request, const StepPart& part);
 
 // `solver` may be null for evaluation. Throws GraphError for a network that cannot be trained with
 // these batches (naming the batch when it is the last one), ConfigError for an unknown policy.

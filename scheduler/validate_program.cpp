@@ -66,19 +66,86 @@ class ByteMap {
   std::map<std::int64_t, Part> parts_;
 };
 
+// What lives from step to step is written by some operations and read by others (a parameter by its
+// layer's passes, then by its update): each must find it as the operations before it in the graph
+// leave it.
+class Versions {
+ public:
+  explicit Versions(const PhysicalGraph& graph)
+      : graph_(graph),
+        num_writes_(graph.values.size(), 0),
+        of_run_(graph.operations.size()),
+        of_replay_(graph.replays.size()) {
+    // Of a layer by its node, of what is no layer by its name.
+    std::map<std::string, std::size_t> replay_of_name;
+    std::map<NodeId, std::size_t> replay_of_node;
+    for (std::size_t i = 0; i < graph.replays.size(); ++i)
+      if (graph.replays[i].kind == OpKind::layer)
+        replay_of_node.emplace(graph.replays[i].node, i);
+      else
+        replay_of_name.emplace(graph.replays[i].name, i);
+    std::vector<std::int32_t> writes(graph.values.size(), 0);
+    for (std::size_t i = 0; i < graph.operations.size(); ++i) {
+      const PhysicalOperation& op = graph.operations[i];
+      of_run_[i] = expected(op, writes);
+      if (op.kind != OpKind::layer && replay_of_name.contains(op.name))
+        note_replay(replay_of_name.at(op.name), writes);
+      if (op.kind == OpKind::layer && op.pass == Pass::forward && replay_of_node.contains(op.node))
+        note_replay(replay_of_node.at(op.node), writes);
+      for (const ValueId value : op.writes) ++writes[index(value)];
+    }
+  }
+
+  // The first operand that the operation would find in another version, or null; its writes count
+  // from then on.
+  const PhysicalValue* access(const PhysicalOperation& op, bool is_replay, std::uint32_t number) {
+    const std::vector<std::int32_t>& wanted = is_replay ? of_replay_[number] : of_run_[number];
+    std::size_t at = 0;
+    for (const auto* operands : {&op.reads, &op.writes})
+      for (const ValueId value : *operands)
+        if (is_persistent(graph_.value(value).kind) &&
+            (at >= wanted.size() || num_writes_[index(value)] != wanted[at++]))
+          return &graph_.value(value);
+    for (const ValueId value : op.writes) ++num_writes_[index(value)];
+    return nullptr;
+  }
+
+ private:
+  // The writes before the operation of each of its persistent operands, in their order.
+  std::vector<std::int32_t> expected(const PhysicalOperation& op,
+                                     const std::vector<std::int32_t>& writes) const {
+    std::vector<std::int32_t> found;
+    for (const auto* operands : {&op.reads, &op.writes})
+      for (const ValueId value : *operands)
+        if (is_persistent(graph_.value(value).kind)) found.push_back(writes[index(value)]);
+    return found;
+  }
+  void note_replay(std::size_t replay, const std::vector<std::int32_t>& writes) {
+    of_replay_[replay] = expected(graph_.replays[replay], writes);
+  }
+
+  const PhysicalGraph& graph_;
+  std::vector<std::int32_t> num_writes_;  // by value: so far
+  std::vector<std::vector<std::int32_t>> of_run_;
+  std::vector<std::vector<std::int32_t>> of_replay_;
+};
+
 class Replay {
  public:
   Replay(const Program& program, const PhysicalGraph& graph)
       : program_(program),
         graph_(graph),
         event_clock_(static_cast<std::size_t>(program.num_events)),
-        event_recorded_(static_cast<std::size_t>(program.num_events), 0) {}
+        event_recorded_(static_cast<std::size_t>(program.num_events), 0),
+        versions_(graph),
+        num_runs_(graph.operations.size(), 0) {}
 
   void run() {
     for (const Operand& operand : program_.persistent)
       device_.assign(operand.offset, operand.offset + operand.bytes,
                      {operand.value, 0, 0, Clock{}});
     for (const Instruction& instruction : program_.instructions) step(instruction);
+    check_end();
   }
 
  private:
@@ -96,6 +163,19 @@ class Replay {
   static const Operand& copied(const Instruction& instruction) {
     return instruction.kind == Instruction::Kind::copy_out ? instruction.reads.at(0)
                                                            : instruction.writes.at(0);
+  }
+
+  void check_end() {
+    for (std::size_t i = 0; i < num_runs_.size(); ++i)
+      if (num_runs_[i] != 1)
+        throw PlanError("invalid program: " + graph_.operations[i].name + " runs " +
+                        std::to_string(num_runs_[i]) + " times");
+    for (const Operand& operand : program_.persistent)
+      device_.visit(operand.offset, operand.offset + operand.bytes, [&](const Content* content) {
+        if (content == nullptr || content->value != operand.value)
+          throw PlanError("invalid program: " + graph_.value(operand.value).name +
+                          " is overwritten, but must be there when the step ends");
+      });
   }
 
   void step(const Instruction& instruction) {
@@ -144,6 +224,10 @@ class Replay {
         instruction.writes.size() != op.writes.size() ||
         instruction.workspace_bytes < op.workspace_bytes)
       fail(instruction, "has not the operands or the workspace of its operation");
+    const bool is_replay = instruction.source == ActionKind::replay;
+    if (!is_replay) ++num_runs_[instruction.operation];
+    if (const PhysicalValue* value = versions_.access(op, is_replay, instruction.operation))
+      fail(instruction, "finds " + value->name + " before or after its time");
     for (std::size_t i = 0; i < op.reads.size(); ++i) {
       if (instruction.reads[i].value != op.reads[i]) fail(instruction, "reads another value");
       read(instruction, device_, instruction.reads[i], program_.arena_bytes);
@@ -151,6 +235,9 @@ class Replay {
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
       if (instruction.writes[i].value != op.writes[i]) fail(instruction, "writes another value");
       check_against_others(instruction, op, i);
+      // What lives from step to step is updated where it lies.
+      if (is_persistent(graph_.value(op.writes[i]).kind))
+        read(instruction, device_, instruction.writes[i], program_.arena_bytes);
     }
     if (instruction.workspace_bytes > 0)
       write(instruction, device_,
@@ -192,6 +279,9 @@ class Replay {
                     std::int64_t limit) const {
     if (operand.offset < 0 || operand.bytes <= 0 || operand.offset + operand.bytes > limit)
       fail(instruction, "reaches outside its memory");
+    if (operand.value != kWorkspace && operand.bytes != graph_.value(operand.value).bytes)
+      fail(instruction, "takes " + graph_.value(operand.value).name + " for " +
+                            std::to_string(operand.bytes) + " bytes");
   }
 
   void read(const Instruction& instruction, ByteMap& bytes, const Operand& operand,
@@ -240,6 +330,8 @@ class Replay {
   ByteMap host_;
   std::size_t stream_ = 0;
   std::int64_t now_ = 0;
+  Versions versions_;
+  std::vector<int> num_runs_;  // by operation
 };
 
 }  // namespace

@@ -9,6 +9,9 @@ namespace layup {
 // (device and host apart). It knows nothing of plans or lifetimes. Near-linear.
 //   - every byte that is read holds that value, written by an instruction that happens before;
 //   - every byte that is written was last read and written by instructions that happen before;
+//   - every operation runs once; what lives from step to step is accessed in the order of the
+//   graph,
+//     updated where it lies, and still there at the end;
 //   - an operand that is written in place over another has exactly its bytes, and the operation
 //     declares it; a workspace meets no operand;
 //   - nothing lies outside arena or host block; waits are for events recorded before.

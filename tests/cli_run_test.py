@@ -264,6 +264,39 @@ class Output(CliTest):
         self.assertEqual(summary["planned_peak_bytes"], summary["measured_peak_bytes"])
         self.assertEqual(summary["allocations_after_start"], 0)
 
+    def test_a_trace_of_a_step(self):
+        trace = self.dir / "trace.json"
+        # Large enough that copying saves memory.
+        file = self.write_config(tiny_config(memory__policy="vdnn_all", train__batch=64,
+                                             data__samples=256))
+        self.expect(self.train(file, "--steps", 4, "--trace", trace, "--emulate-link", "1GB/s,500us",
+                               "--log", self.dir / "log.jsonl",
+                               env={"LAYUP_CACHE_DIR": str(self.dir)}), OK, str(trace))
+        self.assertEqual(self.summary(self.dir / "log.jsonl")["allocations_after_start"], 0)
+        written = json.loads(trace.read_text(encoding="utf-8"))
+        self.assertEqual(written["displayTimeUnit"], "ms")
+        events = written["traceEvents"]
+        processes = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+        self.assertEqual(processes, {"measured", "predicted"})
+        tracks = {}
+        for event in events:
+            if event["ph"] == "X":
+                tracks.setdefault((event["pid"], event["tid"]), []).append(event)
+        self.assertEqual(len(tracks), 6)
+        for slices in tracks.values():
+            for before, after in zip(slices, slices[1:]):
+                self.assertLessEqual(before["ts"] + before["dur"], after["ts"])
+        phases = [event["ph"] for event in events]
+        self.assertGreater(phases.count("s"), 0)
+        self.assertEqual(phases.count("s"), phases.count("f"))
+
+    def test_a_trace_that_cannot_be_written_is_refused(self):
+        out = self.dir / "run"
+        done = self.train(self.write_config(tiny_config()), "--out", out, "--trace",
+                          self.dir / "nowhere" / "trace.json")
+        self.expect(done, USAGE, "nowhere")
+        self.assertEqual(checkpoints(out), [])
+
     def test_plan_only_trains_nothing(self):
         out = self.dir / "run"
         done = self.train(self.write_config(tiny_config()), "--plan-only", "--out", out)

@@ -219,6 +219,34 @@ TEST_CASE("cpu device: a paced link takes its time, kernels do not") {
   CHECK(seconds_since(start) < 0.28);
 }
 
+TEST_CASE("cpu device: what is timed says when it ran") {
+  const auto device = make_cpu_device(DeviceKind::reference, parse_link_pace("100MB/s,3000us"));
+  device->reserve(1, 16);
+  const Kernel slow = [](const KernelArgs&) { nap(); };
+  const Kernel bad = [](const KernelArgs&) { throw DeviceError("bad kernel"); };
+  std::vector<char> from(100'000, 'x');
+  std::vector<char> to(from.size());
+  TimeSpan kernel;
+  TimeSpan copy;
+  TimeSpan last;
+  device->launch(StreamId::compute, slow, {}, &kernel);
+  device->record(StreamId::compute, kFirst);
+  device->wait(StreamId::copy_out, kFirst);
+  device->copy(StreamId::copy_out, to.data(), from.data(), static_cast<std::int64_t>(from.size()),
+               &copy);
+  device->launch(StreamId::copy_out, slow, {}, &last);
+  device->synchronize();
+  CHECK(kernel.end_ns - kernel.start_ns >= 5'000'000);
+  CHECK(copy.start_ns >= kernel.end_ns);
+  CHECK(copy.end_ns - copy.start_ns >= 4'000'000);  // 1 ms and the latency
+  CHECK(last.start_ns >= copy.end_ns);
+  TimeSpan skipped;
+  device->launch(StreamId::compute, bad, {});
+  device->launch(StreamId::compute, slow, {}, &skipped);
+  CHECK_THROWS_AS(device->synchronize(), DeviceError);
+  CHECK(skipped.end_ns == 0);
+}
+
 TEST_CASE("cpu device: links are written as rate and latency") {
   CHECK(parse_link_pace("12GB/s,10us").bytes_per_s == 12e9);
   CHECK(parse_link_pace("12GB/s,10us").latency_us == 10);

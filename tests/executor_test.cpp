@@ -82,6 +82,21 @@ TEST_CASE("executor: the same results inline and on threads") {
   }
 }
 
+TEST_CASE("executor: every instruction is timed, or none") {
+  RecordingDevice device(true);
+  const SmallProgram program(device);
+  program.arena[0] = 1;
+  execute(program.bound, device);
+  std::vector<TimeSpan> times(program.bound.size());
+  execute(program.bound, device, times);
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    CHECK(times[i].start_ns == static_cast<std::int64_t>(1000 * i));
+    CHECK(times[i].end_ns == times[i].start_ns + 500);
+  }
+  times.pop_back();
+  CHECK_THROWS_AS(execute(program.bound, device, times), std::logic_error);
+}
+
 TEST_CASE("executor: step by step, until a check says no") {
   RecordingDevice device(true);
   const SmallProgram program(device);

@@ -98,8 +98,8 @@ struct DeviceExample {
 };
 std::vector<DeviceExample> device_examples() {
   const auto image = [](Json params, Shape x, int copies = 1) {
-    return LayerExample{std::move(params), std::vector<TensorSpec>(
-                                               static_cast<std::size_t>(copies), TensorSpec{x})};
+    return LayerExample{std::move(params),
+                        std::vector<TensorSpec>(static_cast<std::size_t>(copies), TensorSpec{x})};
   };
   const Json same = {{"out_channels", 64}, {"kernel", 3}, {"padding", 1}};
   return {
@@ -107,7 +107,7 @@ std::vector<DeviceExample> device_examples() {
       {"conv2d", image({{"out_channels", 20}, {"kernel", 5}}, {2, 1, 8, 8})},
       {"conv2d", image({{"out_channels", 18}, {"kernel", 3}, {"stride", 2}}, {2, 20, 7, 7})},
       {"conv2d", image({{"out_channels", 32}, {"kernel", 1}, {"stride", 2}}, {2, 16, 6, 6})},
-      {"conv2d", image(same, {1, 64, 14, 14})},  // Winograd
+      {"conv2d", image(same, {4, 64, 14, 14})},  // Winograd
       {"batch_norm", image(Json::object(), {3, 32, 5, 4})},
       {"batch_norm", image(Json::object(), {2, 21, 4, 3})},
       {"max_pool2d", image({{"kernel", 3}, {"stride", 2}, {"padding", 1}}, {2, 20, 7, 6})},

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
@@ -12,12 +13,18 @@
 
 #include "engine/device/device.h"
 #include "engine/error.h"
+#include "engine/process.h"
 #include "engine/shape.h"
 
 namespace layup {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
 
 // An event counts its records; a wait is for one of them.
 using EventCounter = std::atomic<std::uint64_t>;
@@ -30,6 +37,7 @@ struct Command {
   void* to = nullptr;
   const void* from = nullptr;
   std::int64_t bytes = 0;
+  TimeSpan* time = nullptr;  // of a kernel or copy that is timed
   EventCounter* event = nullptr;
   std::uint64_t count = 0;
 };
@@ -99,10 +107,16 @@ class Stream {
   void execute(const Command& command, bool skip) const {
     switch (command.kind) {
       case Command::Kind::kernel:
-        if (!skip) (*command.kernel)(command.args);
+        if (skip) break;
+        note_start(command);
+        (*command.kernel)(command.args);
+        note_end(command);
         break;
       case Command::Kind::copy:
-        if (!skip) copy(command);
+        if (skip) break;
+        note_start(command);
+        copy(command);
+        note_end(command);
         break;
       case Command::Kind::record:  // also after a failure, or other streams would wait for ever
         command.event->store(command.count, std::memory_order_release);
@@ -117,6 +131,13 @@ class Stream {
         break;
       }
     }
+  }
+
+  static void note_start(const Command& command) {
+    if (command.time != nullptr) command.time->start_ns = now_ns();
+  }
+  static void note_end(const Command& command) {
+    if (command.time != nullptr) command.time->end_ns = now_ns();
   }
 
   void copy(const Command& command) const {
@@ -142,6 +163,23 @@ class Stream {
   std::thread worker_;  // last: it uses the others
 };
 
+// By all processors, since the system clears each page when it is first touched. Parts begin at
+// huge pages.
+void touch_pages(void* memory, std::int64_t bytes) {
+  constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+  const std::int64_t num_pages = (bytes + kHugePage - 1) / kHugePage;
+  const std::int64_t num_parts = std::min<std::int64_t>(available_processors(), num_pages);
+  const auto touch_part = [&](std::int64_t part) {
+    const std::int64_t begin = num_pages * part / num_parts * kHugePage;
+    const std::int64_t end = std::min(bytes, num_pages * (part + 1) / num_parts * kHugePage);
+    std::memset(static_cast<char*>(memory) + begin, 0, static_cast<std::size_t>(end - begin));
+  };
+  std::vector<std::thread> threads;
+  for (std::int64_t part = 1; part < num_parts; ++part) threads.emplace_back(touch_part, part);
+  if (num_parts > 0) touch_part(0);
+  for (std::thread& thread : threads) thread.join();
+}
+
 class CpuDevice : public Device {
  public:
   CpuDevice(DeviceKind kind, std::optional<LinkPace> pace)
@@ -156,9 +194,7 @@ class CpuDevice : public Device {
   }
 
   void* allocate(std::int64_t bytes) override { return memory_.allocate(bytes, "the arena"); }
-  void touch(void* memory, std::int64_t bytes) override {
-    std::memset(memory, 0, static_cast<std::size_t>(bytes));
-  }
+  void touch(void* memory, std::int64_t bytes) override { touch_pages(memory, bytes); }
   void release(void* memory) override { memory_.release(memory); }
   MemoryCounters counters() const override { return memory_.counters(); }
 
@@ -170,14 +206,18 @@ class CpuDevice : public Device {
       issued_.assign(events_.size(), 0);
     }
   }
-  void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args) override {
+  void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args,
+              TimeSpan* time) override {
     Command command;
     command.kernel = &kernel;
+    command.time = time;
     command.args = args;
     at(stream).put(command);
   }
-  void copy(StreamId stream, void* to, const void* from, std::int64_t bytes) override {
+  void copy(StreamId stream, void* to, const void* from, std::int64_t bytes,
+            TimeSpan* time) override {
     Command command;
+    command.time = time;
     command.kind = Command::Kind::copy;
     command.to = to;
     command.from = from;

@@ -30,6 +30,12 @@ struct LinkPace {
 // Throws ConfigError.
 LinkPace parse_link_pace(std::string_view text);
 
+// When a kernel or a copy ran, by a clock that all streams of a device share.
+struct TimeSpan {
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -52,9 +58,12 @@ class Device {
 
   // Room for programs of so many events and commands between two synchronisations.
   virtual void reserve(std::int64_t num_events, std::int64_t num_commands) = 0;
-  // `kernel` and the arrays in `args` must live until the work is done.
-  virtual void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args) = 0;
-  virtual void copy(StreamId stream, void* to, const void* from, std::int64_t bytes) = 0;
+  // `kernel` and the arrays in `args` must live until the work is done. So must `time`, if given:
+  // it holds when the work ran after the next synchronize(), unless the work was skipped.
+  virtual void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args,
+                      TimeSpan* time = nullptr) = 0;
+  virtual void copy(StreamId stream, void* to, const void* from, std::int64_t bytes,
+                    TimeSpan* time = nullptr) = 0;
   virtual void record(StreamId stream, EventId event) = 0;
   virtual void wait(StreamId stream, EventId event) = 0;
   // Blocks until all streams are idle. Rethrows the first exception of a kernel; work behind it was

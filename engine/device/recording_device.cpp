@@ -103,16 +103,25 @@ void RecordingDevice::run(const std::function<void()>& work) {
   }
 }
 
-void RecordingDevice::launch(StreamId stream, const Kernel& kernel, const KernelArgs& args) {
+void RecordingDevice::note_time(TimeSpan* time) {
+  if (time == nullptr) return;
+  time->start_ns = 1000 * num_timed_++;
+  time->end_ns = time->start_ns + 500;
+}
+
+void RecordingDevice::launch(StreamId stream, const Kernel& kernel, const KernelArgs& args,
+                             TimeSpan* time) {
   RecordedCall call;
   call.kind = RecordedCall::Kind::launch;
   call.stream = stream;
   note(call);
+  note_time(time);
   if (observer_) observer_(args);
   run([&] { kernel(args); });
 }
 
-void RecordingDevice::copy(StreamId stream, void* to, const void* from, std::int64_t bytes) {
+void RecordingDevice::copy(StreamId stream, void* to, const void* from, std::int64_t bytes,
+                           TimeSpan* time) {
   RecordedCall call;
   call.kind = RecordedCall::Kind::copy;
   call.stream = stream;
@@ -120,6 +129,7 @@ void RecordingDevice::copy(StreamId stream, void* to, const void* from, std::int
   call.to = address(to);
   call.from = address(from);
   note(call);
+  note_time(time);
   run([&] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
 }
 

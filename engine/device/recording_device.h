@@ -64,8 +64,11 @@ class RecordingDevice : public Device {
   // Also what is checked: more events, or more calls between two synchronisations, are a
   // programmer's mistake (std::logic_error).
   void reserve(std::int64_t num_events, std::int64_t num_commands) override;
-  void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args) override;
-  void copy(StreamId stream, void* to, const void* from, std::int64_t bytes) override;
+  // The n-th timed call since construction took from 1000 n ns to 1000 n + 500.
+  void launch(StreamId stream, const Kernel& kernel, const KernelArgs& args,
+              TimeSpan* time = nullptr) override;
+  void copy(StreamId stream, void* to, const void* from, std::int64_t bytes,
+            TimeSpan* time = nullptr) override;
   void record(StreamId stream, EventId event) override;
   void wait(StreamId stream, EventId event) override;
   void synchronize() override;
@@ -78,6 +81,7 @@ class RecordingDevice : public Device {
   };
 
   void note(const RecordedCall& call);
+  void note_time(TimeSpan* time);
   RecordedAddress address(const void* pointer) const;
   // Runs what a call asks for; an exception waits for synchronize and stops all that follows.
   void run(const std::function<void()>& work);
@@ -92,6 +96,7 @@ class RecordingDevice : public Device {
   std::int64_t num_events_ = 0;
   std::int64_t num_commands_ = 16;
   std::int64_t commands_in_flight_ = 0;
+  std::int64_t num_timed_ = 0;
   std::exception_ptr failure_;
 };
 

@@ -63,6 +63,32 @@ std::string shape_chain(const Graph& graph, TensorId id) {
   throw GraphError(text);
 }
 
+// Does `node` read its input number `number` in backward?
+bool reads_in_backward(const Node& node, int number) {
+  for (const Pass pass : {Pass::backward_params, Pass::backward_data})
+    for (const Slot& slot : node.info.pass(pass).reads)
+      if (slot == Slot{Role::x, number}) return true;
+  return false;
+}
+
+// Layers whose output no reader wants in backward save something smaller where they can.
+void choose_smaller_saves(Graph& graph) {
+  for (Node& node : graph.nodes) {
+    std::shared_ptr<const Layer> smaller = node.layer->with_smaller_saves();
+    if (smaller == nullptr) continue;
+    bool is_wanted = false;
+    for (const NodeId reader : graph.tensor(node.output).readers) {
+      const Node& other = graph.node(reader);
+      for (std::size_t i = 0; i < other.inputs.size(); ++i)
+        is_wanted = is_wanted || (other.inputs[i] == node.output &&
+                                  reads_in_backward(other, static_cast<int>(i)));
+    }
+    if (is_wanted) continue;
+    node.layer = std::move(smaller);
+    node.info = node.layer->infer(graph.input_specs(node));
+  }
+}
+
 }  // namespace
 
 std::vector<TensorSpec> Graph::input_specs(const Node& of) const {
@@ -101,6 +127,7 @@ Graph build_graph(const GraphDef& def, std::int64_t batch) {
     output_of.emplace(layer.name, node.output);
     graph.nodes.push_back(std::move(node));
   }
+  choose_smaller_saves(graph);
   validate_graph(graph);
   return graph;
 }

@@ -151,6 +151,9 @@ class Layer {
   // The reference kernels: the specification that every other device is compared with.
   virtual std::int64_t workspace_bytes(const KernelRequest& /*request*/) const { return 0; }
   virtual Kernel make_kernel(const KernelRequest& request) const = 0;
+  // The same layer, of the same results, that saves something smaller than its output for backward;
+  // taken where no other layer reads that output in backward. Null if there is none.
+  virtual std::shared_ptr<const Layer> with_smaller_saves() const { return nullptr; }
   // Keys as in a network file, without name, type and inputs; reading them back gives this layer.
   virtual Json params() const = 0;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/graph/physical_graph.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "engine/error.h"
@@ -28,11 +30,42 @@ Kernel accumulate_kernel(std::int64_t count, int threads) {
   };
 }
 
-// Copies this step's staging slot; rows beyond the program's batch stay behind.
-Kernel load_kernel(std::int64_t bytes, std::int64_t slot_bytes) {
-  return [bytes, slot_bytes](const KernelArgs& args) {
+// result = gradient * factor; the result may lie over the gradient.
+Kernel scale_kernel(std::int64_t count, int threads) {
+  return [count, threads](const KernelArgs& args) {
+    const float* gradient = args.read(0);
+    const float factor = *args.read(1);
+    float* result = args.write(0);
+    parallel_for(threads, count, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) result[i] = gradient[i] * factor;
+    });
+  };
+}
+
+// factor = min(1, clip_norm / (norm + 1e-6)) with the norm over all gradients together: PyTorch's
+// clip_grad_norm_. Sums in double, in the order of parameters. A gradient that is not finite fails
+// the step.
+Kernel clip_factor_kernel(std::vector<std::int64_t> counts, double clip_norm) {
+  return [counts = std::move(counts), clip_norm](const KernelArgs& args) {
+    double total = 0;
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      const float* gradient = args.read(static_cast<int>(k));
+      double sum = 0;
+      for (std::int64_t i = 0; i < counts[k]; ++i) sum += double{gradient[i]} * gradient[i];
+      if (!std::isfinite(sum) && args.state->failed == 0)
+        args.state->failed = kFailedGradient + static_cast<std::int32_t>(k);
+      total += sum;
+    }
+    *args.write(0) = static_cast<float>(std::min(1.0, clip_norm / (std::sqrt(total) + 1e-6)));
+  };
+}
+
+// Copies the program's rows of this step's staging slot.
+Kernel load_kernel(std::int64_t rows, std::int64_t bytes, std::int64_t slot_bytes) {
+  return [row_bytes = bytes / rows, bytes, slot_bytes](const KernelArgs& args) {
     const char* slot = args.read<char>(0) + slot_bytes * args.state->input_slot;
-    std::memcpy(args.write<char>(0), slot, static_cast<std::size_t>(bytes));
+    std::memcpy(args.write<char>(0), slot + row_bytes * args.state->first_row,
+                static_cast<std::size_t>(bytes));
   };
 }
 
@@ -57,6 +90,7 @@ PhysicalGraph physical_frame(const Graph& graph, const TrainingGraph& training, 
   physical.staged_images = training.staged_images;
   physical.staged_labels = training.staged_labels;
   physical.staging_batch = training.staging_batch;
+  physical.clip_norm = training.clip_norm;
   physical.losses = training.losses;
   physical.correct = training.correct;
   return physical;
@@ -75,7 +109,7 @@ void describe_costs(const Graph& graph, const PhysicalGraph& physical, PhysicalO
   if (op.kind != OpKind::layer) {
     op.cost_key = std::string(to_string(op.kind)) + " " +
                   to_string(physical.value(op.writes[0]).spec) + " x" +
-                  std::to_string(op.writes.size());
+                  std::to_string(op.reads.size()) + "+" + std::to_string(op.writes.size());
     return;
   }
   const Node& node = graph.node(op.node);
@@ -126,11 +160,19 @@ Kernel make_reference_kernel(const Graph& graph, const Solver* solver,
   switch (op.kind) {
     case OpKind::load: {
       const TensorSpec& staged = physical.value(op.reads[0]).spec;
-      return load_kernel(num_bytes(physical.value(op.writes[0]).spec),
+      return load_kernel(physical.batch, num_bytes(physical.value(op.writes[0]).spec),
                          num_bytes(staged) / kStagingSlots);
     }
     case OpKind::accumulate:
       return accumulate_kernel(num_elements(physical.value(op.writes[0])), physical.threads);
+    case OpKind::clip_factor: {
+      std::vector<std::int64_t> counts;
+      for (const ValueId gradient : op.reads)
+        counts.push_back(num_elements(physical.value(gradient)));
+      return clip_factor_kernel(std::move(counts), physical.clip_norm);
+    }
+    case OpKind::scale:
+      return scale_kernel(num_elements(physical.value(op.writes[0])), physical.threads);
     case OpKind::update:
       LAYUP_ASSERT(solver != nullptr);
       return solver->make_update(num_elements(physical.value(op.writes[0])), op.parameter,

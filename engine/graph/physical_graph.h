@@ -60,6 +60,7 @@ struct PhysicalGraph {
   ValueId staged_images{};
   ValueId staged_labels{};
   std::int64_t staging_batch = 0;
+  double clip_norm = 0;
   std::vector<ValueId> losses;
   std::optional<ValueId> correct;
 

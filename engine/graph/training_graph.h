@@ -25,8 +25,9 @@ enum class ValueKind : std::uint8_t {
   parameter,
   buffer,  // BN running statistics
   solver_state,
-  metric,   // what the host reads after a step: losses, numbers of correct answers
-  staging,  // where the loader puts batches, two slots
+  gradient_sum,  // of a parameter, over the micro-batches of a step
+  metric,        // what the host reads after a step: losses, numbers of correct answers
+  staging,       // where the loader puts batches, two slots
 };
 const char* to_string(ValueKind kind);
 constexpr bool is_persistent(ValueKind kind) { return kind >= ValueKind::parameter; }
@@ -40,11 +41,13 @@ struct Value {
 };
 
 enum class OpKind : std::uint8_t {
-  load,        // staging -> input (the slot is in StepState)
-  layer,       // a pass of a layer
-  accumulate,  // sum of two gradients
-  update,      // solver step of one parameter
-  reorder,     // a value in another layout; only in a PhysicalGraph, with the pass that wants it
+  load,         // staging -> input (the slot is in StepState)
+  layer,        // a pass of a layer
+  accumulate,   // sum of two gradients
+  clip_factor,  // from all parameter gradients: min(1, clip_norm / norm)
+  scale,        // gradient times clip_factor
+  update,       // solver step of one parameter
+  reorder,      // a value in another layout; only in a PhysicalGraph, with the pass that wants it
 };
 const char* to_string(OpKind kind);
 
@@ -67,7 +70,7 @@ struct Parameter {
   Shape shape;
   Initializer init;
   ValueId value{};
-  ValueId gradient{};           // meaningful in training graphs
+  ValueId gradient{};           // what its update reads; meaningful in graphs that update
   std::vector<ValueId> states;  // of the solver
 };
 
@@ -95,17 +98,24 @@ struct TrainingGraph {
   std::vector<ValueId> losses;     // metrics
   std::optional<ValueId> correct;  // metric: number of right answers
   std::int64_t staging_batch = 0;  // samples per staging slot
+  double clip_norm = 0;
 
   const Value& value(ValueId id) const { return values[index(id)]; }
 };
 
 inline constexpr int kStagingSlots = 2;
 
+// What a program is in a step of several micro-batches. Gradients of the first are stored to the
+// sums, those of the others added; the last one updates.
+enum class MicroBatch : std::uint8_t { whole, first, middle, last };
+
 struct DifferentiateOptions {
   std::vector<std::string> solver_states;  // per parameter: Solver::state_names()
   // Samples that one staging slot holds; at least the graph's batch (0: that batch). All programs
   // of a session agree on it.
   std::int64_t staging_batch = 0;
+  MicroBatch micro_batch = MicroBatch::whole;
+  double clip_norm = 0;  // of all gradients together; 0: no clipping
 };
 
 // Training: throws GraphError if there is no loss, an output that nobody reads, or a layer that

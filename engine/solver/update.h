@@ -10,12 +10,11 @@
 
 namespace layup {
 
-// Waking threads costs more than a pass over a small parameter. An update is elementwise, so the
-// number of threads never changes its bits.
+// Waking threads costs more than a pass over a small parameter. All or one: a team of another size
+// would be allocated anew. An update is elementwise, so the number never changes its bits.
 constexpr int update_threads(std::int64_t count, int threads) {
-  constexpr std::int64_t kLeastPerThread = 16384;
-  const std::int64_t useful = count / kLeastPerThread;
-  return useful < 1 ? 1 : static_cast<int>(useful < threads ? useful : threads);
+  constexpr std::int64_t kWorthWaking = 32768;
+  return count < kWorthWaking ? 1 : threads;
 }
 
 // The guard of every update (solver.h): false when nothing may change, because a check failed

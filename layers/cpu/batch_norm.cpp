@@ -32,8 +32,8 @@ struct Affine {
   using V = Vectors<kBlock>;
   typename V::Float mean, scale, bias;
 
-  Affine(const Settings& s, Index block, const float* mean_of,
-         const typename V::Float& inv_std, const float* weight, const float* bias_of)
+  Affine(const Settings& s, Index block, const float* mean_of, const typename V::Float& inv_std,
+         const float* weight, const float* bias_of)
       : mean(load_channels<kBlock>(mean_of, block, s.image.channels)),
         scale(load_channels<kBlock>(weight, block, s.image.channels) * inv_std),
         bias(load_channels<kBlock>(bias_of, block, s.image.channels)) {}
@@ -155,8 +155,7 @@ void forward(const Settings& s, const KernelArgs& args) {
       inv_std[c] = static_cast<float>(1 / std::sqrt(squares / count + s.eps));
       const double news[2] = {shift[lane] + center, squares / (count - 1)};
       for (int k = 0; k < 2; ++k)
-        running[k][c] =
-            static_cast<float>((1 - s.momentum) * running[k][c] + s.momentum * news[k]);
+        running[k][c] = static_cast<float>((1 - s.momentum) * running[k][c] + s.momentum * news[k]);
     }
   };
   run_phases(s, partial, finish, [&](Index block, Index n) {
@@ -271,9 +270,9 @@ Choice choose(const LayerOperation& op) {
   choice.writes.resize(static_cast<std::size_t>(num_writes[static_cast<int>(op.pass)]));
   if (op.pass != Pass::backward_params) choice.writes[0] = blocked(x);
   if (op.pass == Pass::forward || op.pass == Pass::backward_params)
-    choice.workspace_bytes = checked_multiply(
-        x[0], BlockedImage(x, channel_block()).blocks * channel_block() * 2 *
-                  static_cast<std::int64_t>(sizeof(double)));
+    choice.workspace_bytes =
+        checked_multiply(x[0], BlockedImage(x, channel_block()).blocks * channel_block() * 2 *
+                                   static_cast<std::int64_t>(sizeof(double)));
   return choice;
 }
 
@@ -285,10 +284,8 @@ Kernel make_for(const LayerOperation& op) {
   const bool relu = op.fusion == Fusion::relu;
   switch (op.pass) {
     case Pass::forward: return [s](const KernelArgs& args) { forward<kBlock>(s, args); };
-    case Pass::evaluate:
-      return [s](const KernelArgs& args) { apply_saved<kBlock>(s, args, true); };
-    case Pass::replay:
-      return [s](const KernelArgs& args) { apply_saved<kBlock>(s, args, false); };
+    case Pass::evaluate: return [s](const KernelArgs& args) { apply_saved<kBlock>(s, args, true); };
+    case Pass::replay: return [s](const KernelArgs& args) { apply_saved<kBlock>(s, args, false); };
     case Pass::backward_params:
       return [s, relu](const KernelArgs& args) {
         relu ? param_gradients<kBlock, true>(s, args) : param_gradients<kBlock, false>(s, args);

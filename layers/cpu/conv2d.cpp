@@ -57,21 +57,23 @@ Layout x_layout(const ConvShape& shape) {
 Layout weight_layout(const ConvShape& shape) {
   const std::int64_t block = channel_block();
   if (shape.groups > 1) return {};
-  if (takes_plain_image(shape))
-    return blocked_layout(shape.weight, {0, 2, 3, 1}, {{0, block}});
+  if (takes_plain_image(shape)) return blocked_layout(shape.weight, {0, 2, 3, 1}, {{0, block}});
   return blocked_layout(shape.weight, {0, 1, 2, 3}, {{1, block}, {0, block}});
 }
 
-// Winograd's F(4x4, 3x3) where it is known to be faster than the direct algorithm: many channels,
-// and maps that its tiles cover well.
+// Winograd's F(4x4, 3x3) where it is known to be faster than the direct algorithm: from 64 channels
+// on in all passes, from 32 on but for the filter gradient, unless there are so few tiles that the
+// transforms of the weights weigh more (measured with AVX-512: 0.25 to 0.85 of the direct time;
+// 1.1 to 2 below these limits).
 bool prefers_winograd(const LayerOperation& op, const ConvShape& shape) {
-  constexpr std::int64_t kFewestChannels = 64;
-  constexpr std::int64_t kSmallestMap = 14;
+  constexpr std::int64_t kFewestTiles = 64;
   const bool fits = shape.groups == 1 && shape.weight[2] == 3 && shape.weight[3] == 3 &&
                     shape.stride == memory::dims{1, 1} && shape.dilation == memory::dims{0, 0} &&
                     shape.x[1] % channel_block() == 0 && shape.y[1] % channel_block() == 0;
-  return op.options.winograd && fits && std::min(shape.x[1], shape.y[1]) >= kFewestChannels &&
-         std::min(shape.y[2], shape.y[3]) >= kSmallestMap;
+  if (!op.options.winograd || !fits) return false;
+  const std::int64_t tiles = shape.y[0] * ((shape.y[2] + 3) / 4) * ((shape.y[3] + 3) / 4);
+  const std::int64_t fewest_channels = op.pass == Pass::backward_params ? 64 : 32;
+  return tiles >= kFewestTiles && std::min(shape.x[1], shape.y[1]) >= fewest_channels;
 }
 
 // Descriptors that are asked for: fixed layouts, or the library's choice.
@@ -87,19 +89,17 @@ Wanted wanted(const ConvShape& shape, algorithm chosen, bool any, bool weight_an
     result.y = to_desc(blocked(shape.y), shape.y);
     if (!weight_any) result.weight = to_desc(weight_layout(shape), shape.weight_dims);
   }
-  if (shape.has_bias)
-    result.bias = {{shape.y[1]}, memory::data_type::f32, memory::format_tag::x};
+  if (shape.has_bias) result.bias = {{shape.y[1]}, memory::data_type::f32, memory::format_tag::x};
   return result;
 }
 
 dnnl::convolution_forward::primitive_desc forward_desc(const ConvShape& s, const Wanted& w) {
   using Forward = dnnl::convolution_forward;
   const auto kind = dnnl::prop_kind::forward_training;
-  const Forward::desc desc =
-      s.has_bias ? Forward::desc(kind, w.method, w.x, w.weight, w.bias, w.y, s.stride,
-                                 s.dilation, s.padding, s.padding)
-                 : Forward::desc(kind, w.method, w.x, w.weight, w.y, s.stride, s.dilation,
-                                 s.padding, s.padding);
+  const Forward::desc desc = s.has_bias ? Forward::desc(kind, w.method, w.x, w.weight, w.bias, w.y,
+                                                        s.stride, s.dilation, s.padding, s.padding)
+                                        : Forward::desc(kind, w.method, w.x, w.weight, w.y,
+                                                        s.stride, s.dilation, s.padding, s.padding);
   return {desc, user_scratchpad(), onednn_engine()};
 }
 
@@ -112,11 +112,11 @@ dnnl::convolution_backward_data::primitive_desc data_desc(const ConvShape& s, co
 dnnl::convolution_backward_weights::primitive_desc weights_desc(const ConvShape& s,
                                                                 const Wanted& w) {
   using Backward = dnnl::convolution_backward_weights;
-  const Backward::desc desc =
-      s.has_bias ? Backward::desc(w.method, w.x, w.weight, w.bias, w.y, s.stride, s.dilation,
-                                  s.padding, s.padding)
-                 : Backward::desc(w.method, w.x, w.weight, w.y, s.stride, s.dilation, s.padding,
-                                  s.padding);
+  const Backward::desc desc = s.has_bias
+                                  ? Backward::desc(w.method, w.x, w.weight, w.bias, w.y, s.stride,
+                                                   s.dilation, s.padding, s.padding)
+                                  : Backward::desc(w.method, w.x, w.weight, w.y, s.stride,
+                                                   s.dilation, s.padding, s.padding);
   return {desc, user_scratchpad(), onednn_engine(), forward_desc(s, w)};
 }
 
@@ -132,8 +132,8 @@ template <typename Make>
 auto find_desc(const LayerOperation& op, const ConvShape& shape, bool weight_any, const Make& make)
     -> decltype(make(std::declval<Wanted>())) {
   const auto direct = algorithm::convolution_direct;
-  const auto attempt = [&](algorithm chosen, bool any) -> decltype(std::optional(
-                                                           make(std::declval<Wanted>()))) {
+  const auto attempt = [&](algorithm chosen,
+                           bool any) -> decltype(std::optional(make(std::declval<Wanted>()))) {
     try {
       return make(wanted(shape, chosen, any, weight_any));
     } catch (const dnnl::error&) {
@@ -155,7 +155,8 @@ auto find_weights(const LayerOperation& op, const ConvShape& shape) {
 }
 auto find_data(const LayerOperation& op, const ConvShape& shape) {
   return find_desc(op, shape, true, [&](const Wanted& w) {
-    Wanted changed = w;  // the gradient of a plain image lies in blocks, for which there are kernels
+    Wanted changed =
+        w;  // the gradient of a plain image lies in blocks, for which there are kernels
     if (w.x.data.format_kind != dnnl_format_kind_any)
       changed.x = to_desc(blocked(shape.x), shape.x);
     return data_desc(shape, changed);

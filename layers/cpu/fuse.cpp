@@ -23,7 +23,8 @@ class Fuser {
       if (!before) continue;
       const Node& producer = graph_.node(*before);
       if (is_batch_norm(producer)) fuse_batch_norm(*before, id_of(relu));
-      if (producer.type == "add") fuse_add(*before, id_of(relu));
+      if (producer.type == "add" && relu.info.pass(Pass::forward).writes.size() == 1)
+        fuse_add(*before, id_of(relu));
     }
     compact(result_.operations);
     compact(result_.replays);
@@ -66,6 +67,13 @@ class Fuser {
     body(result_.replays, Pass::replay);
   }
 
+  static ValueId upstream_of(const Node& node, const PhysicalOperation& backward) {
+    const std::vector<Slot>& reads = node.info.pass(Pass::backward_data).reads;
+    const auto found = std::find(reads.begin(), reads.end(), Slot{Role::dy, 0});
+    LAYUP_ASSERT(found != reads.end());
+    return backward.reads[static_cast<std::size_t>(found - reads.begin())];
+  }
+
   void fuse_batch_norm(NodeId norm, NodeId relu) {
     for_passes([&](std::vector<PhysicalOperation>& list, Pass pass) {
       PhysicalOperation* first = find(list, norm, pass);
@@ -77,7 +85,7 @@ class Fuser {
     });
     PhysicalOperation* backward = find(result_.operations, relu, Pass::backward_data);
     if (backward == nullptr) return;
-    const ValueId dy = backward->reads[1];
+    const ValueId dy = upstream_of(graph_.node(relu), *backward);
     const PhysicalOperation* forward = find(result_.operations, norm, Pass::forward);
     const std::vector<ValueId> parameters = {forward->reads[1], forward->reads[2]};
     for (const Pass pass : {Pass::backward_params, Pass::backward_data}) {
@@ -85,8 +93,7 @@ class Fuser {
       if (op == nullptr) continue;
       op->reads[1] = dy;
       const int known = pass == Pass::backward_data ? 1 : 0;  // it reads weight already
-      op->reads.insert(op->reads.begin() + 2 + known, parameters.begin() + known,
-                       parameters.end());
+      op->reads.insert(op->reads.begin() + 2 + known, parameters.begin() + known, parameters.end());
       mark(*op, Fusion::relu, {});
     }
     remove(backward);

@@ -44,9 +44,8 @@ BackwardData::primitive_desc data_desc(const LinearDescs& d) {
 }
 
 BackwardWeights::primitive_desc weights_desc(const LinearDescs& d) {
-  const BackwardWeights::desc desc = d.has_bias
-                                         ? BackwardWeights::desc(d.x, d.weight, d.bias, d.y)
-                                         : BackwardWeights::desc(d.x, d.weight, d.y);
+  const BackwardWeights::desc desc = d.has_bias ? BackwardWeights::desc(d.x, d.weight, d.bias, d.y)
+                                                : BackwardWeights::desc(d.x, d.weight, d.y);
   return {desc, user_scratchpad(), onednn_engine(), forward_desc(d)};
 }
 
@@ -113,8 +112,7 @@ Kernel make(const LayerOperation& op) {
   const bool has_bias = op.node.info.parameters.size() > 1;
   std::vector<Argument> arguments;
   const auto finish = [&](const auto& primitive, const auto& descriptor) {
-    arguments.push_back(
-        {DNNL_ARG_SCRATCHPAD, From::workspace, 0, descriptor.scratchpad_desc()});
+    arguments.push_back({DNNL_ARG_SCRATCHPAD, From::workspace, 0, descriptor.scratchpad_desc()});
     return primitive_kernel(primitive, arguments, op.threads);
   };
   if (op.pass == Pass::backward_params) {

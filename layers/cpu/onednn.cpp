@@ -173,8 +173,7 @@ Reorder reorder_of(const Layout& from, const Layout& to, int threads) {
   const Shape& dims = from.is_plain() ? to.dims : from.dims;
   const memory::desc source = to_desc(from, dims);
   const memory::desc target = to_desc(to, dims);
-  return {source, target,
-          {onednn_engine(), source, onednn_engine(), target, user_scratchpad()}};
+  return {source, target, {onednn_engine(), source, onednn_engine(), target, user_scratchpad()}};
 }
 
 }  // namespace
@@ -190,8 +189,7 @@ Kernel reorder_kernel(const Layout& from, const Layout& to, int threads) {
       dnnl::reorder(reorder.descriptor),
       {{DNNL_ARG_FROM, Argument::From::read, 0, reorder.from},
        {DNNL_ARG_TO, Argument::From::write, 0, reorder.to},
-       {DNNL_ARG_SCRATCHPAD, Argument::From::workspace, 0,
-        reorder.descriptor.scratchpad_desc()}},
+       {DNNL_ARG_SCRATCHPAD, Argument::From::workspace, 0, reorder.descriptor.scratchpad_desc()}},
       threads);
 }
 

@@ -25,8 +25,7 @@ void pool_pixel(const PoolShape& pool, const float* plane, Index p, Index q, flo
   const Window rows = row_window(pool, p);
   const Window columns = column_window(pool, q);
   const auto position_of = [&](Index h, Index w) {
-    return static_cast<std::int32_t>((h - rows.start) * pool.params.kernel[1] + w -
-                                     columns.start);
+    return static_cast<std::int32_t>((h - rows.start) * pool.params.kernel[1] + w - columns.start);
   };
   typename V::Float best = typename V::Float{} - std::numeric_limits<float>::infinity();
   typename V::Int where = typename V::Int{} + position_of(rows.begin, columns.begin);
@@ -62,8 +61,7 @@ void forward(const MaxPool& pool, const KernelArgs& args) {
 }
 
 template <int kBlock>
-void backward_plane(const PoolShape& s, const std::uint8_t* positions, const float* dy,
-                    float* dx) {
+void backward_plane(const PoolShape& s, const std::uint8_t* positions, const float* dy, float* dx) {
   using V = Vectors<kBlock>;
   std::fill_n(dx, s.area() * kBlock, 0.0F);
   for (Index p = 0; p < s.out_height; ++p)
@@ -77,8 +75,8 @@ void backward_plane(const PoolShape& s, const std::uint8_t* positions, const flo
       const auto upstream = V::load(dy + out);
       for (Index h = rows.begin; h < rows.end; ++h)
         for (Index w = columns.begin; w < columns.end; ++w) {
-          const auto position = static_cast<std::int32_t>(
-              (h - rows.start) * s.params.kernel[1] + w - columns.start);
+          const auto position =
+              static_cast<std::int32_t>((h - rows.start) * s.params.kernel[1] + w - columns.start);
           float* const target = dx + (h * s.width + w) * kBlock;
           const typename V::Float share = where == position ? upstream : typename V::Float{};
           V::store(target, V::load(target) + share);
@@ -156,9 +154,9 @@ Kernel make_average_for(const LayerOperation& op) {
         const float* x = args.read(0) + part * image.pixels * kBlock;
         typename V::Double sum{};
         for (Index i = 0; i < image.pixels; ++i) sum += V::widen(V::load(x + i * kBlock));
-        V::store(args.write(0) + part * kBlock,
-                 __builtin_convertvector(sum / static_cast<double>(image.pixels),
-                                         typename V::Float));
+        V::store(
+            args.write(0) + part * kBlock,
+            __builtin_convertvector(sum / static_cast<double>(image.pixels), typename V::Float));
       }
     });
   };

@@ -39,7 +39,9 @@ class Selector {
     for (const PhysicalOperation& op : fused.operations) add(op);
     for (const PhysicalOperation& op : fused.replays) {
       PhysicalOperation replay = op;
-      choose(replay);
+      std::vector<Move> moves;
+      choose(replay, moves);
+      LAYUP_ASSERT(moves.empty());  // a replay writes nothing that persists
       finish(replay);
       physical_.replays.push_back(std::move(replay));
     }
@@ -52,6 +54,10 @@ class Selector {
   PhysicalGraph take() { return std::move(physical_); }
 
  private:
+  struct Move {
+    ValueId from, to;
+  };
+
   PhysicalValue& value(ValueId id) { return physical_.values[index(id)]; }
 
   void set_layout(ValueId id, const Layout& layout) {
@@ -70,6 +76,7 @@ class Selector {
       if (layer == nullptr || layer->parameter_layout == nullptr) continue;
       const Layout layout = layer->parameter_layout(node, graph_.input_specs(node), i);
       set_layout(parameter.value, layout);
+      if (physical_.is_training) set_layout(parameter.gradient, layout);  // it may be a sum
       for (const ValueId state : parameter.states) set_layout(state, layout);
     }
   }
@@ -79,30 +86,36 @@ class Selector {
       const Node& node = graph_.node(op.node);
       const std::vector<TensorSpec> inputs = graph_.input_specs(node);
       if (const CpuLayer* layer = find_cpu_layer(node.type)) {
-        Choice choice = layer->choose({node, inputs, op.pass, op.fusion, physical_.threads,
-                                       physical_.options, reads, {}});
+        Choice choice = layer->choose(
+            {node, inputs, op.pass, op.fusion, physical_.threads, physical_.options, reads, {}});
         if (!choice.kernel.empty()) return choice;
       }
       LAYUP_ASSERT(op.fusion == Fusion::none);
     }
     Choice choice{"reference", std::vector<Layout>(op.reads.size()),
                   std::vector<Layout>(op.writes.size()), 0};
+    if (op.kind == OpKind::layer) {
+      choice.workspace_bytes = reference_workspace_bytes(graph_, physical_, op);
+      return choice;
+    }
     if (op.kind == OpKind::accumulate) {
       const Layout layout = common_layout(reads);
       choice.reads.assign(op.reads.size(), layout);
       choice.writes.assign(op.writes.size(), layout);
     }
-    if (op.kind == OpKind::update) {
+    if (op.kind == OpKind::update || is_persistent(physical_.value(op.writes[0]).kind)) {
       const Layout layout = physical_.value(op.writes[0]).layout;
       choice.reads.assign(op.reads.size(), layout);
       choice.writes.assign(op.writes.size(), layout);
     }
-    choice.workspace_bytes = reference_workspace_bytes(graph_, physical_, op);
+    if (op.kind == OpKind::scale) choice.reads[0] = choice.writes[0] = reads[0];
+    if (op.kind == OpKind::clip_factor) choice.reads = reads;
     return choice;
   }
 
-  // Puts reordered operands and the layouts of results in place.
-  void choose(PhysicalOperation& op) {
+  // Puts reordered operands and the layouts of results in place. A persistent result in another
+  // layout is written to a value of its own and `moves` says where that has to go.
+  void choose(PhysicalOperation& op, std::vector<Move>& moves) {
     const Choice choice = choice_of(op, layouts_of(physical_, op.reads));
     op.kernel = choice.kernel;
     op.workspace_bytes = round_up(choice.workspace_bytes, kAlignment);
@@ -111,10 +124,13 @@ class Selector {
     for (std::size_t i = 0; i < op.reads.size(); ++i)
       op.reads[i] = converted(op.reads[i], choice.reads[i], op.pass);
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
-      if (is_persistent(value(op.writes[i]).kind))
-        LAYUP_ASSERT(value(op.writes[i]).layout == choice.writes[i]);
-      else
+      if (!is_persistent(value(op.writes[i]).kind)) {
         set_layout(op.writes[i], choice.writes[i]);
+      } else if (value(op.writes[i]).layout != choice.writes[i]) {
+        const ValueId made = add_copy(op.writes[i], choice.writes[i], ":as written");
+        moves.push_back({made, op.writes[i]});
+        op.writes[i] = made;
+      }
     }
     std::erase_if(op.in_place, [&](const InPlace& pair) {
       const PhysicalValue& from = value(op.reads[static_cast<std::size_t>(pair.read)]);
@@ -124,9 +140,12 @@ class Selector {
   }
 
   void add(PhysicalOperation op) {
-    choose(op);
+    std::vector<Move> moves;
+    choose(op, moves);
     finish(op);
+    const Pass pass = op.pass;
     physical_.operations.push_back(std::move(op));
+    for (const Move& move : moves) add_reorder(move.from, move.to, pass);
   }
 
   void finish(PhysicalOperation& op) const {
@@ -145,25 +164,35 @@ class Selector {
     std::vector<ValueId>& copies = copies_[id];
     for (const ValueId copy : copies)
       if (value(copy).layout == layout) return copy;
+    const ValueId made = add_copy(id, layout, ":reordered" + std::to_string(copies.size()));
+    copies.push_back(made);
+    add_reorder(id, made, pass == Pass::replay ? Pass::forward : pass);
+    return made;
+  }
+
+  ValueId add_copy(ValueId id, const Layout& layout, const std::string& suffix) {
     PhysicalValue copy = value(id);
-    copy.name += ":reordered" + std::to_string(copies.size());
+    copy.name += suffix;
     if (is_persistent(copy.kind)) copy.kind = ValueKind::carry;
     physical_.values.push_back(std::move(copy));
     const ValueId made{static_cast<std::uint32_t>(physical_.values.size() - 1)};
     set_layout(made, layout);
-    copies.push_back(made);
+    return made;
+  }
+
+  void add_reorder(ValueId from, ValueId to, Pass pass) {
     PhysicalOperation op;
     op.kind = OpKind::reorder;
-    op.pass = pass == Pass::replay ? Pass::forward : pass;
-    op.name = value(id).name + " reorder";
-    op.reads = {id};
-    op.writes = {made};
+    op.pass = pass;
+    op.name = "reorder to " + value(to).name;
+    op.reads = {from};
+    op.writes = {to};
     op.kernel = "onednn reorder";
-    op.workspace_bytes = round_up(
-        reorder_workspace_bytes(value(id).layout, layout, physical_.threads), kAlignment);
+    op.workspace_bytes =
+        round_up(reorder_workspace_bytes(value(from).layout, value(to).layout, physical_.threads),
+                 kAlignment);
     finish(op);
     physical_.operations.push_back(std::move(op));
-    return made;
   }
 
   const Graph& graph_;

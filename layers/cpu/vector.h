@@ -8,6 +8,9 @@
 
 #include "engine/shape.h"
 
+// Functions with vectors as arguments are inlined; no ABI is at stake.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 namespace layup::cpu {
 
 template <int kBlock>

@@ -40,8 +40,8 @@ ValueKind kind_of(Role role) {
 OneLayer one_layer(const Layer& layer, const std::string& type, DeviceKind device,
                    const KernelRequest& request) {
   OneLayer one;
-  Node node{"layer", type, std::shared_ptr<const Layer>(std::shared_ptr<void>(), &layer), {}, {},
-            {}};
+  Node node{"layer", type, std::shared_ptr<const Layer>(std::shared_ptr<void>(), &layer),
+            {},      {},   {}};
   node.info = layer.infer(request.inputs);
   for (const TensorSpec& input : request.inputs) {
     node.inputs.push_back(TensorId{static_cast<std::uint32_t>(one.graph.tensors.size())});
@@ -62,11 +62,16 @@ OneLayer one_layer(const Layer& layer, const std::string& type, DeviceKind devic
   };
   for (std::size_t i = 0; i < node.info.parameters.size(); ++i) {
     const Slot slot{Role::parameter, static_cast<int>(i)};
-    one.training.parameters.push_back(
-        {to_string(slot), NodeId{0}, node.info.parameters[i].shape, {}, value_of(slot), {}, {}});
+    one.training.parameters.push_back({to_string(slot),
+                                       NodeId{0},
+                                       node.info.parameters[i].shape,
+                                       {},
+                                       value_of(slot),
+                                       value_of({Role::parameter_gradient, slot.index}),
+                                       {}});
   }
-  for (const Pass pass : {Pass::forward, Pass::evaluate, Pass::replay, Pass::backward_params,
-                          Pass::backward_data}) {
+  for (const Pass pass :
+       {Pass::forward, Pass::evaluate, Pass::replay, Pass::backward_params, Pass::backward_data}) {
     const PassSpec& spec = node.info.pass(pass);
     if (!spec.exists()) continue;
     Operation op;
@@ -85,8 +90,7 @@ OneLayer one_layer(const Layer& layer, const std::string& type, DeviceKind devic
 // One operand in the device's layout.
 class Operand {
  public:
-  explicit Operand(const PhysicalValue& value)
-      : value_(value), block_(value.bytes) {}
+  explicit Operand(const PhysicalValue& value) : value_(value), block_(value.bytes) {}
   void* data() { return block_.bytes().data(); }
 
   void fill(const void* plain) {

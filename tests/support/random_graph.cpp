@@ -118,4 +118,25 @@ std::string random_network(std::uint64_t seed, int num_layers) {
   return Writer(seed, num_layers).write();
 }
 
+Decisions random_decisions(const PhysicalGraph& graph, const ValueUses& uses,
+                           RandomSource& random) {
+  Decisions decisions;
+  decisions.retention.assign(graph.values.size(), Retention::keep);
+  const int keep_percent = static_cast<int>(random.below(80));
+  const int offload_percent = static_cast<int>(random.below(100));
+  for (std::size_t i = 0; i < graph.values.size(); ++i) {
+    const ValueUse& use = uses.of[i];
+    if (use.producer < 0 || use.producer >= uses.first_backward) continue;
+    if (random.chance(keep_percent)) continue;
+    decisions.retention[i] = use.replay < 0 || random.chance(offload_percent)
+                                 ? Retention::offload
+                                 : Retention::recompute;
+  }
+  decisions.drop_between_uses = random.chance(50);
+  decisions.copy_style = random.chance(50) ? CopyStyle::gated : CopyStyle::layer_by_layer;
+  decisions.updates_inside_backward = random.chance(70);
+  decisions.in_place = random.chance(80);
+  return decisions;
+}
+
 }  // namespace layup::test

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "memory/policy.h"
+
 namespace layup::test {
 
 // A pure function of seed and position, so that a failing case can be repeated from its printed
@@ -25,5 +27,9 @@ class RandomSource {
 // The text of a network file for 2x8x8 samples and 4 classes, with about `num_layers` layers before
 // the classifier. It can be trained with two samples or more.
 std::string random_network(std::uint64_t seed, int num_layers);
+
+// Whatever is legal: what forward makes is kept, offloaded or, if there is a way, computed again,
+// links of chains too; copies in either style, updates inside backward or after it.
+Decisions random_decisions(const PhysicalGraph& graph, const ValueUses& uses, RandomSource& random);
 
 }  // namespace layup::test

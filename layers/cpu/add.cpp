@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// relu and add on the cpu device: element by element in whatever layout the operands come, padding
-// included (zeros stay zeros). Contracts: layers/relu.cpp, layers/add.cpp.
+// add on the cpu device, with the relu that may follow: element by element in whatever layout the
+// operands come, padding included (zeros stay zeros). Contracts: layers/add.cpp, layers/relu.cpp.
 #include "engine/error.h"
 #include "engine/parallel.h"
 #include "layers/cpu/cpu_layer.h"
@@ -8,45 +8,17 @@
 namespace layup::cpu {
 namespace {
 
-// All operands in the layout of the first one that is not plain.
-Choice choose_common(const LayerOperation& op, const char* kernel) {
-  Layout layout;
-  for (const Layout& offered : op.reads)
-    if (layout.is_plain()) layout = offered;
-  return {kernel, std::vector<Layout>(op.reads.size(), layout), {layout}, 0};
-}
-
 std::int64_t count_of(const LayerOperation& op) {
   return num_elements(op.writes[0], op.inputs[0].shape);
-}
-
-Choice choose_relu(const LayerOperation& op) { return choose_common(op, "vector"); }
-
-Kernel make_relu(const LayerOperation& op) {
-  const std::int64_t count = count_of(op);
-  const int threads = op.threads;
-  if (op.pass == Pass::backward_data)
-    return [=](const KernelArgs& args) {
-      const float* y = args.read(0);
-      const float* dy = args.read(1);
-      float* dx = args.write(0);
-      parallel_for(threads, count, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) dx[i] = y[i] <= 0 ? 0 : dy[i];
-      });
-    };
-  return [=](const KernelArgs& args) {
-    const float* x = args.read(0);
-    float* y = args.write(0);
-    parallel_for(threads, count, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) y[i] = x[i] <= 0 ? 0 : x[i];
-    });
-  };
 }
 
 Choice choose_add(const LayerOperation& op) {
   // Two inputs are the usual case; more of them run the reference kernel.
   if (op.reads.size() != 2 && op.fusion == Fusion::none) return {};
-  return choose_common(op, "vector");
+  Layout layout;  // that of the first operand which is not plain
+  for (const Layout& offered : op.reads)
+    if (layout.is_plain()) layout = offered;
+  return {"vector", std::vector<Layout>(op.reads.size(), layout), {layout}, 0};
 }
 
 template <bool kRelu>
@@ -91,7 +63,6 @@ Kernel make_add(const LayerOperation& op) {
 
 }  // namespace
 
-CpuLayer relu_cpu() { return {"relu", choose_relu, make_relu}; }
 CpuLayer add_cpu() { return {"add", choose_add, make_add}; }
 
 }  // namespace layup::cpu

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/run_plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "engine/process.h"
+#include "scheduler/calibrate.h"
+
+namespace layup {
+
+SessionRequest request_for(const RunConfig& config, const RunOptions& options) {
+  SessionRequest request;
+  request.batch = config.train.batch;
+  request.last_batch = config.last_batch();
+  request.micro_batch = config.train.micro_batch;
+  request.clip_norm = config.train.clip_norm;
+  if (config.data.train->size() < config.train.batch) {  // every batch is the partial one
+    request.batch = config.data.train->size();
+    request.last_batch = 0;
+  }
+  if (config.data.test) {
+    // Evaluation in parts of the size of training's, so that it needs no more memory than that.
+    request.evaluation_batch = std::min(
+        request.micro_batch > 0 ? std::min(request.micro_batch, request.batch) : request.batch,
+        config.data.test->size());
+    request.last_evaluation_batch = config.data.test->size() % request.evaluation_batch;
+  }
+  request.device = options.device;
+  request.threads = options.threads;
+  request.policy = config.memory.policy;
+  request.budget_bytes = config.memory.budget_bytes;
+  request.host_budget_bytes = config.memory.host_budget_bytes;
+  request.kernels = config.train.kernels;
+  request.updates_inside_backward = config.memory.updates_inside_backward;
+  return request;
+}
+
+bool needs_costs(const MemoryOptions& memory) {
+  return memory.policy != "none" && memory.policy != "caffe" &&
+         (memory.policy != "auto" || memory.budget_bytes);
+}
+
+Calibration complete_calibration(const RunConfig& config, const RunOptions& options,
+                                 TrainObserver& observer) {
+  Calibration calibration =
+      read_calibration(options.device, options.threads)
+          .value_or(Calibration{machine_name(), options.device, options.threads, {}, 0, 0});
+  const SessionRequest request = request_for(config, options);
+  const Solver* solver = config.solver.rule.get();
+  const ProgramPlan program = prepare_program(config.network, solver, request, main_part(request));
+  if (calibration.copy_bytes_per_s > 0 && find_unmeasured(program.physical, calibration).empty())
+    return calibration;
+  const auto start = std::chrono::steady_clock::now();
+  const auto device = make_cpu_device(options.device);
+  const int measured = calibrate(program.graph, program.physical, solver, *device, calibration);
+  const double ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  const bool is_saved = write_calibration(calibration);
+  observer.on_message(
+      "measured " + std::to_string(measured) + " operations in " +
+      std::to_string(std::llround(ms)) + " ms" +
+      (is_saved ? "; kept in " + calibration_path(options.device, options.threads).string() : ""));
+  return calibration;
+}
+
+void limit_copies(Calibration& calibration, const LinkPace& link) {
+  if (link.bytes_per_s > 0)
+    calibration.copy_bytes_per_s = std::min(calibration.copy_bytes_per_s, link.bytes_per_s);
+  calibration.latency_us = std::max(calibration.latency_us, link.latency_us);
+}
+
+SessionPlan plan_with_costs(const RunConfig& config, const RunOptions& options,
+                            const std::string& policy, std::optional<Calibration> calibration) {
+  SessionRequest request = request_for(config, options);
+  request.policy = policy;
+  if (!request.host_budget_bytes) request.host_budget_bytes = available_memory_bytes();
+  if (calibration && options.link) limit_copies(*calibration, *options.link);
+  request.calibration = calibration ? &*calibration : nullptr;
+  SessionPlan plan = plan_session(config.network, config.solver.rule.get(), request);
+  plan.request.calibration = nullptr;  // it does not outlive this
+  return plan;
+}
+
+SessionPlan plan_run(const RunConfig& config, const RunOptions& options, const std::string& policy,
+                     const MachineProfile* machine) {
+  if (machine == nullptr)
+    return plan_with_costs(config, options, policy,
+                           read_calibration(options.device, options.threads));
+  SessionRequest request = request_for(config, options);
+  request.policy = policy;
+  request.machine = machine;
+  return plan_session(config.network, config.solver.rule.get(), request);
+}
+
+}  // namespace layup
