@@ -22,22 +22,25 @@ std::string file_name(std::int64_t step) {
   return kPrefix + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits + kSuffix;
 }
 
-TensorBlob blob(std::string name, const PersistentTensor& tensor) {
-  return {std::move(name), StoredType::f32, tensor.shape, tensor.values.data(),
-          static_cast<std::int64_t>(tensor.values.size_bytes())};
-}
-
 std::string solver_name(const PersistentTensor& state) { return "solver/" + state.name; }
 
-std::vector<TensorBlob> all_tensors(const Session& session) {
+// All tensors in logical order: the blobs point into `values`.
+struct TensorCopies {
+  std::vector<std::vector<float>> values;
   std::vector<TensorBlob> blobs;
-  for (const PersistentTensor& tensor : session.parameters())
-    blobs.push_back(blob(tensor.name, tensor));
-  for (const PersistentTensor& tensor : session.buffers())
-    blobs.push_back(blob(tensor.name, tensor));
-  for (const PersistentTensor& tensor : session.solver_states())
-    blobs.push_back(blob(solver_name(tensor), tensor));
-  return blobs;
+};
+
+TensorCopies all_tensors(const Session& session) {
+  TensorCopies copies;
+  const auto add = [&](const std::string& name, const PersistentTensor& tensor) {
+    const std::vector<float>& values = copies.values.emplace_back(session.read(tensor));
+    copies.blobs.push_back({name, StoredType::f32, tensor.shape, values.data(),
+                            static_cast<std::int64_t>(values.size() * sizeof(float))});
+  };
+  for (const PersistentTensor& tensor : session.parameters()) add(tensor.name, tensor);
+  for (const PersistentTensor& tensor : session.buffers()) add(tensor.name, tensor);
+  for (const PersistentTensor& tensor : session.solver_states()) add(solver_name(tensor), tensor);
+  return copies;
 }
 
 Metadata to_metadata(const RunState& state) {
@@ -86,7 +89,7 @@ RunState read_state(const SafetensorsFile& file, const std::filesystem::path& pa
 }
 
 void load_tensor(const SafetensorsFile& file, const std::filesystem::path& path,
-                 const std::string& name, const PersistentTensor& tensor) {
+                 const std::string& name, const PersistentTensor& tensor, Session& session) {
   const TensorBlob* found = file.find(name);
   if (found == nullptr) {
     const std::vector<std::string> names = file.names();
@@ -98,13 +101,16 @@ void load_tensor(const SafetensorsFile& file, const std::filesystem::path& path,
     throw DataError(path.string() + ": \"" + name + "\" has shape " + to_string(found->shape) +
                     (found->type == StoredType::f32 ? "" : " and is not float32") +
                     ", the network needs " + to_string(tensor.shape));
-  std::memcpy(tensor.values.data(), found->data, tensor.values.size_bytes());
+  std::vector<float> values(static_cast<std::size_t>(tensor.count()));
+  std::memcpy(values.data(), found->data, values.size() * sizeof(float));
+  session.write(tensor, values);
 }
 
 void load_network(const SafetensorsFile& file, const std::filesystem::path& path,
                   Session& session) {
   for (const auto* list : {&session.parameters(), &session.buffers()})
-    for (const PersistentTensor& tensor : *list) load_tensor(file, path, tensor.name, tensor);
+    for (const PersistentTensor& tensor : *list)
+      load_tensor(file, path, tensor.name, tensor, session);
 }
 
 void require_same(const std::filesystem::path& path, const char* what, const std::string& theirs,
@@ -134,7 +140,9 @@ void list_differences(const Json& theirs, const Json& ours, const std::string& p
 void require_no_others(const SafetensorsFile& file, const std::filesystem::path& path,
                        const Session& session) {
   std::set<std::string> known;
-  for (const TensorBlob& tensor : all_tensors(session)) known.insert(tensor.name);
+  for (const auto* list : {&session.parameters(), &session.buffers()})
+    for (const PersistentTensor& tensor : *list) known.insert(tensor.name);
+  for (const PersistentTensor& tensor : session.solver_states()) known.insert(solver_name(tensor));
   for (const TensorBlob& tensor : file.tensors())
     if (!known.contains(tensor.name))
       throw DataError(path.string() + " has a tensor \"" + tensor.name +
@@ -163,8 +171,7 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 std::filesystem::path save_checkpoint(const std::filesystem::path& dir, const Session& session,
                                       const RunState& state, std::int64_t keep) {
   const std::filesystem::path path = dir / file_name(state.step);
-  const std::vector<TensorBlob> blobs = all_tensors(session);
-  write_safetensors(path, to_metadata(state), blobs);
+  write_safetensors(path, to_metadata(state), all_tensors(session).blobs);
   const std::vector<std::filesystem::path> all = list_checkpoints(dir);
   for (std::size_t i = static_cast<std::size_t>(keep); i < all.size(); ++i) {
     std::error_code ignored;  // an old file that stays does no harm
@@ -215,7 +222,7 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& dir, Session& sess
   load_network(*file, loaded.path, session);
   require_no_others(*file, loaded.path, session);
   for (const PersistentTensor& tensor : session.solver_states())
-    load_tensor(*file, loaded.path, solver_name(tensor), tensor);
+    load_tensor(*file, loaded.path, solver_name(tensor), tensor, session);
   return loaded;
 }
 

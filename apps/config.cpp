@@ -74,6 +74,7 @@ TrainOptions read_train(JsonReader& root) {
     train.batch = reader->require_int("batch", {.min = 1, .max = 1 << 24});
   train.micro_batch = reader->get_int("micro_batch", 0, {.min = 1, .max = 1 << 24});
   train.clip_norm = reader->get_number("clip_norm", 0, {.min = 0, .min_excluded = true});
+  train.kernels.winograd = reader->get_bool("winograd", train.kernels.winograd);
   train.epochs = reader->get_int("epochs", train.epochs, {.min = 1, .max = 1 << 24});
   train.seed = static_cast<std::uint64_t>(reader->get_int("seed", 0, kNotNegative));
   if (auto checkpoint = reader->get_object("checkpoint")) {

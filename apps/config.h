@@ -11,6 +11,7 @@
 #include "data/dataset.h"
 #include "data/preprocess.h"
 #include "engine/graph/graph_def.h"
+#include "engine/graph/physical_graph.h"
 #include "engine/solver/solver.h"
 
 namespace layup {
@@ -28,6 +29,7 @@ struct TrainOptions {
   std::int64_t epochs = 1;
   std::uint64_t seed = 0;
   CheckpointOptions checkpoint;
+  KernelOptions kernels;  // "winograd"
 };
 
 struct MemoryOptions {

@@ -7,6 +7,7 @@
 #include "apps/plan_report.h"
 #include "apps/text_table.h"
 #include "engine/error.h"
+#include "engine/graph/device_kernels.h"
 #include "engine/process.h"
 
 namespace layup {
@@ -87,10 +88,17 @@ int eval(const CommandLine& line, const std::string& format) {
 }
 
 int devices() {
-  const auto reference = make_cpu_device(DeviceKind::reference);
-  std::cout << "reference: " << reference->description() << ", the default\n"
-            << "cpu: not in this build (oneDNN)\n"
-            << "cuda: not in this build\n"
+  for (const DeviceKind kind : {DeviceKind::reference, DeviceKind::cpu}) {
+    std::cout << to_string(kind) << ": ";
+    if (has_device(kind)) {
+      std::cout << make_cpu_device(kind)->description();
+      if (kind == DeviceKind::cpu) std::cout << ", " << require_device_kernels(kind).describe();
+      std::cout << (kind == default_device() ? ", the default\n" : "\n");
+    } else {
+      std::cout << "not in this build (oneDNN)\n";
+    }
+  }
+  std::cout << "cuda: not in this build\n"
             << "processors this process may use: " << available_processors() << '\n';
   return kExitOk;
 }

@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "engine/error.h"
+#include "engine/graph/device_kernels.h"
 #include "engine/process.h"
 
 namespace layup {
@@ -22,11 +23,12 @@ void on_signal(int number) {
 }
 
 DeviceKind parse_device(const std::string& name) {
-  if (name == "auto" || name == "reference") return DeviceKind::reference;
-  if (name == "cpu")
-    throw DeviceError("this build has no device \"cpu\" (oneDNN); use --device reference");
-  if (name == "cuda")
-    throw DeviceError("this build has no device \"cuda\"; use --device reference");
+  if (name == "auto") return default_device();
+  for (const DeviceKind kind : {DeviceKind::reference, DeviceKind::cpu, DeviceKind::cuda}) {
+    if (name != to_string(kind)) continue;
+    if (!has_device(kind)) require_device_kernels(kind);
+    return kind;
+  }
   const std::vector<std::string> known = {"auto", "reference", "cpu", "cuda"};
   throw ConfigError("unknown device \"" + name + "\"" + suggestion(name, known));
 }

@@ -22,8 +22,10 @@ LayerCounts count_layers(const ProgramPlan& program) {
   std::vector<char> is_replayed(program.graph.nodes.size(), 0);
   for (const Action& action : program.plan.actions) {
     if (action.kind == ActionKind::offload) is_copied[index(action.value)] = 1;
-    if (action.kind == ActionKind::replay && action.operation < is_replayed.size())
-      is_replayed[action.operation] = 1;
+    if (action.kind == ActionKind::replay) {
+      const PhysicalOperation& replay = graph.replays[action.operation];
+      if (replay.kind == OpKind::layer) is_replayed[index(replay.node)] = 1;
+    }
   }
   // Later residencies take over earlier ones: pass the mark back along the chain.
   const std::vector<Residency>& stays = program.plan.residencies;
@@ -37,7 +39,9 @@ LayerCounts count_layers(const ProgramPlan& program) {
     const bool copied = std::any_of(op.writes.begin(), op.writes.end(), [&](ValueId value) {
       return graph.value(value).kind == ValueKind::activation && is_copied[index(value)] != 0;
     });
-    ++(is_replayed[index(op.node)] != 0 ? counts.recompute : copied ? counts.offload : counts.keep);
+    (is_replayed[index(op.node)] != 0 ? counts.recompute
+     : copied                         ? counts.offload
+              : counts.keep) += 1 + static_cast<std::int64_t>(op.fused.size());
   }
   return counts;
 }

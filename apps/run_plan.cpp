@@ -32,6 +32,7 @@ SessionRequest request_for(const RunConfig& config, const RunOptions& options) {
   request.policy = config.memory.policy;
   request.budget_bytes = config.memory.budget_bytes;
   request.host_budget_bytes = config.memory.host_budget_bytes;
+  request.kernels = config.train.kernels;
   request.updates_inside_backward = config.memory.updates_inside_backward;
   return request;
 }

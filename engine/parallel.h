@@ -4,6 +4,10 @@
 
 #include <cstdint>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 namespace layup {
 
 // Calls body(begin, end) on about equal, contiguous parts of [0, count), at most `threads` of them
@@ -24,8 +28,11 @@ void parallel_for(int threads, std::int64_t count, const Body& body) {
     body(count * part / parts, count * (part + 1) / parts);
 }
 
-// Makes the calling thread's team of threads, which allocates.
+// Makes the calling thread's team of threads, which allocates; libraries that it calls use as many.
 inline void warm_up_threads(int threads) {
+#ifdef _OPENMP
+  omp_set_num_threads(threads);
+#endif
   parallel_for(threads, threads, [](std::int64_t, std::int64_t) {});
 }
 

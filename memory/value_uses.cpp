@@ -6,7 +6,8 @@ namespace {
 
 bool is_forward(const PhysicalOperation& op) {
   return op.kind == OpKind::load ||
-         (op.kind == OpKind::layer && (op.pass == Pass::forward || op.pass == Pass::evaluate));
+         ((op.kind == OpKind::layer || op.kind == OpKind::reorder) &&
+          (op.pass == Pass::forward || op.pass == Pass::evaluate));
 }
 
 }  // namespace

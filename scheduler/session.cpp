@@ -20,7 +20,7 @@ static_assert(sizeof(StepState) <= kStepStateBytes);
 bool is_finite(const PhysicalValue& value, const void* data) {
   if (value.spec.dtype != DType::f32) return true;
   const auto* values = static_cast<const float*>(data);
-  return std::all_of(values, values + num_elements(value.spec.shape),
+  return std::all_of(values, values + num_elements(value),
                      [](float v) { return std::isfinite(v); });
 }
 
@@ -105,11 +105,7 @@ void Session::bind(ProgramId id) {
 void Session::collect_tensors() {
   const PhysicalGraph& graph = plan_.main().physical;
   const auto add = [&](std::vector<PersistentTensor>& list, ValueId value) {
-    const TensorSpec& spec = graph.value(value).spec;
-    list.push_back({graph.value(value).name,
-                    spec.shape,
-                    {reinterpret_cast<float*>(at(graph, value)),
-                     static_cast<std::size_t>(num_elements(spec.shape))}});
+    list.push_back({graph.value(value).name, graph.value(value).spec.shape, value});
   };
   for (const Parameter& parameter : graph.parameters) {
     add(parameters_, parameter.value);
@@ -118,15 +114,43 @@ void Session::collect_tensors() {
   for (const Buffer& buffer : graph.buffers) add(buffers_, buffer.value);
 }
 
+void Session::read(const PersistentTensor& tensor, std::span<float> to) const {
+  const PhysicalGraph& graph = plan_.main().physical;
+  LAYUP_ASSERT(static_cast<std::int64_t>(to.size()) == tensor.count());
+  to_plain(graph.value(tensor.value).layout, tensor.shape,
+           reinterpret_cast<const float*>(at(graph, tensor.value)), to.data());
+}
+
+std::vector<float> Session::read(const PersistentTensor& tensor) const {
+  std::vector<float> values(static_cast<std::size_t>(tensor.count()));
+  read(tensor, values);
+  return values;
+}
+
+void Session::write(const PersistentTensor& tensor, std::span<const float> from) {
+  const PhysicalGraph& graph = plan_.main().physical;
+  LAYUP_ASSERT(static_cast<std::int64_t>(from.size()) == tensor.count());
+  from_plain(graph.value(tensor.value).layout, tensor.shape, from.data(),
+             reinterpret_cast<float*>(at(graph, tensor.value)));
+}
+
 void Session::initialize(std::uint64_t seed) {
   const PhysicalGraph& graph = plan_.main().physical;
-  for (std::size_t i = 0; i < graph.parameters.size(); ++i)
+  std::vector<float> values;
+  const auto sized = [&](const PersistentTensor& tensor) -> std::span<float> {
+    values.assign(static_cast<std::size_t>(tensor.count()), 0.0F);
+    return values;
+  };
+  for (std::size_t i = 0; i < graph.parameters.size(); ++i) {
     layup::initialize(graph.parameters[i].init, seed, graph.parameters[i].name,
-                      parameters_[i].values);
-  for (std::size_t i = 0; i < graph.buffers.size(); ++i)
-    std::fill(buffers_[i].values.begin(), buffers_[i].values.end(), graph.buffers[i].initial);
-  for (const PersistentTensor& state : solver_states_)
-    std::fill(state.values.begin(), state.values.end(), 0.0F);
+                      sized(parameters_[i]));
+    write(parameters_[i], values);
+  }
+  for (std::size_t i = 0; i < graph.buffers.size(); ++i) {
+    std::ranges::fill(sized(buffers_[i]), graph.buffers[i].initial);
+    write(buffers_[i], values);
+  }
+  for (const PersistentTensor& state : solver_states_) write(state, sized(state));
 }
 
 float* Session::staged_images(int slot) const {
@@ -213,10 +237,10 @@ std::string Session::explain_failure(ProgramId id, StepState state, std::int32_t
 
 std::string Session::find_not_finite() const {
   for (const auto* list : {&parameters_, &buffers_, &solver_states_})
-    for (const PersistentTensor& tensor : *list)
-      if (!all_finite(tensor.values.data(), static_cast<std::int64_t>(tensor.values.size()),
-                      plan_.request.threads))
-        return tensor.name;
+    for (const PersistentTensor& tensor : *list) {
+      const std::vector<float> values = read(tensor);
+      if (!all_finite(values.data(), tensor.count(), plan_.request.threads)) return tensor.name;
+    }
   return "";
 }
 
@@ -225,8 +249,9 @@ std::string Session::weights_hash() const {
   for (const auto* list : {&parameters_, &buffers_})
     for (const PersistentTensor& tensor : *list) {
       hash = fnv1a(tensor.name, hash);
-      hash = fnv1a(
-          {reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size_bytes()}, hash);
+      const std::vector<float> values = read(tensor);
+      hash = fnv1a({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)},
+                   hash);
     }
   std::string text(16, '0');
   for (std::size_t i = 0; i < 16; ++i) text[i] = "0123456789abcdef"[(hash >> (60U - 4 * i)) & 15U];

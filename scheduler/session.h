@@ -24,12 +24,14 @@ struct StepResult {
   StepState failed_state;
 };
 
-// A tensor that lives from step to step. The view is valid while the session lives and no step
-// runs.
+// A tensor that lives from step to step; read and written through the session, since the device may
+// lay it out in its own way.
 struct PersistentTensor {
   std::string name;
   Shape shape;
-  std::span<float> values;
+  ValueId value{};
+
+  std::int64_t count() const { return num_elements(shape); }
 };
 
 class Session {
@@ -70,6 +72,11 @@ class Session {
 
   // The first persistent tensor that holds a value that is not finite; empty if all are finite.
   std::string find_not_finite() const;
+
+  // In logical order, count() values; not while a step runs.
+  void read(const PersistentTensor& tensor, std::span<float> to) const;
+  std::vector<float> read(const PersistentTensor& tensor) const;
+  void write(const PersistentTensor& tensor, std::span<const float> from);
 
   // Covers parameters and BN buffers in canonical order: 16 hexadecimal digits.
   std::string weights_hash() const;

@@ -119,7 +119,8 @@ ProgramPlan prepare_program(const GraphDef& def, const Solver* solver,
     const TrainingGraph training = is_evaluation(wanted.program)
                                        ? inference_graph(result.graph, options)
                                        : differentiate(result.graph, options);
-    result.physical = select_kernels(result.graph, training, request.device, request.threads);
+    result.physical =
+        select_kernels(result.graph, training, request.device, request.threads, request.kernels);
   } catch (const GraphError& error) {
     if (wanted.count == request.batch || is_evaluation(wanted.program)) throw;
     throw GraphError(std::string(wanted.program == ProgramId::train_last

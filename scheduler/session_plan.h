@@ -28,6 +28,7 @@ struct SessionRequest {
   std::optional<std::int64_t> budget_bytes;
   std::optional<std::int64_t> host_budget_bytes;
   bool updates_inside_backward = true;
+  KernelOptions kernels;
   const MachineProfile* machine = nullptr;  // for `layup plan --machine`: nothing will run
   // Measured costs of this machine; null: an estimate. Not used with a machine profile.
   const Calibration* calibration = nullptr;

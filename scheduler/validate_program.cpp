@@ -76,18 +76,22 @@ class Versions {
         num_writes_(graph.values.size(), 0),
         of_run_(graph.operations.size()),
         of_replay_(graph.replays.size()) {
-    std::map<std::string, std::size_t> replay_of_load;
+    // Of a layer by its node, of what is no layer by its name.
+    std::map<std::string, std::size_t> replay_of_name;
+    std::map<NodeId, std::size_t> replay_of_node;
     for (std::size_t i = 0; i < graph.replays.size(); ++i)
-      if (graph.replays[i].kind == OpKind::load) replay_of_load.emplace(graph.replays[i].name, i);
+      if (graph.replays[i].kind == OpKind::layer)
+        replay_of_node.emplace(graph.replays[i].node, i);
+      else
+        replay_of_name.emplace(graph.replays[i].name, i);
     std::vector<std::int32_t> writes(graph.values.size(), 0);
     for (std::size_t i = 0; i < graph.operations.size(); ++i) {
       const PhysicalOperation& op = graph.operations[i];
       of_run_[i] = expected(op, writes);
-      if (op.kind == OpKind::load && replay_of_load.contains(op.name))
-        note_replay(replay_of_load.at(op.name), writes);
-      if (op.kind == OpKind::layer && op.pass == Pass::forward &&
-          index(op.node) < of_replay_.size())
-        note_replay(index(op.node), writes);
+      if (op.kind != OpKind::layer && replay_of_name.contains(op.name))
+        note_replay(replay_of_name.at(op.name), writes);
+      if (op.kind == OpKind::layer && op.pass == Pass::forward && replay_of_node.contains(op.node))
+        note_replay(replay_of_node.at(op.node), writes);
       for (const ValueId value : op.writes) ++writes[index(value)];
     }
   }

@@ -124,7 +124,8 @@ class Config(CliTest):
 
     def test_a_budget_that_cannot_work_is_refused_with_one_that_can(self):
         file = self.write_config(tiny_config())
-        done = self.run_program(TOOLBOX, "plan", file, "--budget", 1000, "--format", "json")
+        done = self.run_program(TOOLBOX, "plan", file, "--device", "reference",
+                                "--threads", 1, "--budget", 1000, "--format", "json")
         self.assertEqual(done.returncode, NO_FIT, done.stderr)
         plan = json.loads(done.stdout)
         self.assertFalse(plan["feasible"])

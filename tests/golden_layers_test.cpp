@@ -10,6 +10,7 @@
 
 #include "engine/error.h"
 #include "layers/registry.h"
+#include "tests/support/device_layer.h"
 #include "tests/support/golden.h"
 #include "tests/support/layer_harness.h"
 #include "tests/support/tolerances.h"
@@ -142,7 +143,13 @@ Problems run_case(const JsonNode& test_case) {
     const LayerType* type = find_layer_type(builtin_layers(), type_name);
     if (type == nullptr) return {"layer type '" + type_name + "' is not built"};
     const auto layer = read_layer(*type, layer_params(description));
-    return CaseRun(test_case, *layer).run();
+    Problems problems = CaseRun(test_case, *layer).run();
+    if (has_device(DeviceKind::cpu)) {
+      const DeviceLayer device_layer(*layer, type_name, DeviceKind::cpu);
+      for (const std::string& problem : CaseRun(test_case, device_layer).run())
+        problems.push_back("cpu device: " + problem);
+    }
+    return problems;
   } catch (const std::exception& error) {
     return {error.what()};
   }

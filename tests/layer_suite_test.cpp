@@ -3,10 +3,15 @@
 // without another line.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "layers/registry.h"
 #include "tests/support/allocation_counter.h"
+#include "tests/support/device_layer.h"
 #include "tests/support/layer_checks.h"
 #include "tests/support/layer_harness.h"
+#include "tests/support/tolerances.h"
 
 using namespace layup;
 
@@ -30,6 +35,89 @@ Problems all_checks(const LayerType& type, const LayerExample& example) {
   return all;
 }
 
+// All that a training step and an evaluation leave behind, against the reference.
+Problems compare_with_reference(const Layer& reference, const Layer& other,
+                                const std::vector<TensorSpec>& inputs) {
+  Problems problems;
+  const auto after_step = [&](const Layer& layer) {
+    LayerHarness harness(layer, inputs, 2);
+    harness.fill(5);
+    harness.run_step();
+    return harness;
+  };
+  LayerHarness expected = after_step(reference);
+  LayerHarness found = after_step(other);
+  const auto compare = [&](const std::string& when) {
+    for (const Slot slot : expected.slots()) {
+      if (expected.spec(slot).dtype != DType::f32) {
+        if (!std::ranges::equal(expected.bytes(slot), found.bytes(slot)))
+          problems.push_back(to_string(slot) + when + " differs");
+        continue;
+      }
+      double largest = 0;
+      double difference = 0;
+      for (std::size_t i = 0; i < expected.values(slot).size(); ++i) {
+        const double value = expected.values(slot)[i];
+        largest = std::max(largest, std::abs(value));
+        difference = std::max(difference, std::abs(value - found.values(slot)[i]));
+      }
+      if (!(difference <= kDeviceLayer * largest))
+        problems.push_back(to_string(slot) + when + " is off by " + std::to_string(difference) +
+                           " of " + std::to_string(largest));
+    }
+  };
+  compare("");
+  for (const Pass pass : {Pass::evaluate, Pass::replay}) {
+    if (!expected.info().pass(pass).exists()) continue;
+    expected.run(pass);
+    found.run(pass);
+    compare(std::string(" after ") + to_string(pass));
+  }
+  return problems;
+}
+
+Problems device_checks(const LayerType& type, const LayerExample& example, DeviceKind device) {
+  Problems all;
+  const auto gather = [&](const char* check, const Problems& problems) {
+    for (const std::string& problem : problems) all.push_back(std::string(check) + ": " + problem);
+  };
+  const auto reference = read_layer(type, example.params);
+  const DeviceLayer layer(*reference, type.name, device);
+  const LayerSubject subject{&layer, example.inputs};
+  gather("reference", compare_with_reference(*reference, layer, example.inputs));
+  gather("in place", check_in_place(subject));
+  gather("reads", check_reads(subject));
+  gather("repeat", check_repeat(subject));
+  return all;
+}
+
+// Shapes for which the cpu device has kernels of their own: whole and partial blocks of channels.
+struct DeviceExample {
+  const char* type;
+  LayerExample example;
+};
+std::vector<DeviceExample> device_examples() {
+  const auto image = [](Json params, Shape x, int copies = 1) {
+    return LayerExample{std::move(params),
+                        std::vector<TensorSpec>(static_cast<std::size_t>(copies), TensorSpec{x})};
+  };
+  const Json same = {{"out_channels", 64}, {"kernel", 3}, {"padding", 1}};
+  return {
+      {"conv2d", image({{"out_channels", 32}, {"kernel", 3}, {"padding", 1}}, {2, 16, 6, 5})},
+      {"conv2d", image({{"out_channels", 20}, {"kernel", 5}}, {2, 1, 8, 8})},
+      {"conv2d", image({{"out_channels", 18}, {"kernel", 3}, {"stride", 2}}, {2, 20, 7, 7})},
+      {"conv2d", image({{"out_channels", 32}, {"kernel", 1}, {"stride", 2}}, {2, 16, 6, 6})},
+      {"conv2d", image(same, {4, 64, 14, 14})},  // Winograd
+      {"batch_norm", image(Json::object(), {3, 32, 5, 4})},
+      {"batch_norm", image(Json::object(), {2, 21, 4, 3})},
+      {"max_pool2d", image({{"kernel", 3}, {"stride", 2}, {"padding", 1}}, {2, 20, 7, 6})},
+      {"global_avg_pool", image(Json::object(), {3, 32, 3, 4})},
+      {"add", image(Json::object(), {2, 20, 3, 3}, 2)},
+      {"relu", image(Json::object(), {2, 20, 3, 3})},
+      {"linear", image({{"out_features", 70}}, {5, 40})},
+  };
+}
+
 std::string describe(const LayerType& type, const LayerExample& example) {
   std::string text = type.name + " " + example.params.dump();
   for (const TensorSpec& input : example.inputs) text += " " + to_string(input);
@@ -47,6 +135,22 @@ TEST_CASE("every layer satisfies its contract for each of its examples") {
       for (const std::string& problem : all_checks(type, example)) FAIL_CHECK(problem);
     }
   }
+}
+
+TEST_CASE("every layer on the cpu device does what the reference does") {
+  if (!has_device(DeviceKind::cpu)) {
+    MESSAGE("this build has no cpu device");
+    return;
+  }
+  const auto check = [](const LayerType& type, const LayerExample& example) {
+    INFO(describe(type, example));
+    for (const std::string& problem : device_checks(type, example, DeviceKind::cpu))
+      FAIL_CHECK(problem);
+  };
+  for (const LayerType& type : builtin_layers())
+    for (const LayerExample& example : type.examples) check(type, example);
+  for (const DeviceExample& item : device_examples())
+    check(*find_layer_type(builtin_layers(), item.type), item.example);
 }
 
 TEST_CASE("layer types have different names and are found by them") {

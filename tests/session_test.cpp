@@ -79,15 +79,22 @@ class Run {
     step(ProgramId::evaluate_last, 5);
     step(ProgramId::train, 6);
   }
-  std::span<float> parameter(const std::string& name) {
+  const PersistentTensor& parameter(const std::string& name) const {
     for (const PersistentTensor& tensor : session_.parameters())
-      if (tensor.name == name) return tensor.values;
+      if (tensor.name == name) return tensor;
     throw std::logic_error("no parameter " + name);
+  }
+  void set(const std::string& name, std::size_t i, float value) {
+    std::vector<float> values = session_.read(parameter(name));
+    values.at(i) = value;
+    session_.write(parameter(name), values);
   }
   std::vector<float> all_parameters() const {
     std::vector<float> values;
-    for (const PersistentTensor& tensor : session_.parameters())
-      values.insert(values.end(), tensor.values.begin(), tensor.values.end());
+    for (const PersistentTensor& tensor : session_.parameters()) {
+      const std::vector<float> more = session_.read(tensor);
+      values.insert(values.end(), more.begin(), more.end());
+    }
     return values;
   }
   Session& session() { return session_; }
@@ -248,8 +255,8 @@ TEST_CASE("session: weights_hash sees one bit, evaluation changes none") {
   run.step(ProgramId::evaluate, 1);
   run.step(ProgramId::evaluate_last, 1);
   CHECK(run.session().weights_hash() == before);
-  float& value = run.parameter("fc.bias")[2];
-  value = std::nextafter(value, 10.0F);
+  const float value = run.session().read(run.parameter("fc.bias"))[2];
+  run.set("fc.bias", 2, std::nextafter(value, 10.0F));
   CHECK(run.session().weights_hash() != before);
 }
 
@@ -283,7 +290,7 @@ TEST_CASE("session: memory of the caller") {
     CHECK(run.session().weights_hash() == own.session().weights_hash());
     CHECK(run.device().counters().num_allocations == 0);
     CHECK(run.session().allocations_after_start() == 0);
-    CHECK(reinterpret_cast<unsigned char*>(run.session().parameters()[0].values.data()) > arena);
+    CHECK(reinterpret_cast<unsigned char*>(run.session().staged_images(0)) > arena);
   }
   // Not a byte behind it was touched, and it is still ours.
   CHECK(std::all_of(arena + bytes, arena + bytes + kAlignment,
@@ -346,7 +353,7 @@ TEST_CASE("session: a device without memory says so and keeps nothing") {
 TEST_CASE("session: the layer that first goes wrong is named, and nothing is updated") {
   Run run(parse_network(test::kSmallResidual), request_of(4));
   run.step(ProgramId::train, 0);
-  run.parameter("conv2.weight")[5] = std::numeric_limits<float>::infinity();
+  run.set("conv2.weight", 5, std::numeric_limits<float>::infinity());
   const std::vector<float> before = run.all_parameters();
   const StepResult result = run.step(ProgramId::train, 1);
   CHECK(result.failed == kFailedLoss);

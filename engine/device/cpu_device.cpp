@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
@@ -12,6 +13,7 @@
 
 #include "engine/device/device.h"
 #include "engine/error.h"
+#include "engine/process.h"
 #include "engine/shape.h"
 
 namespace layup {
@@ -161,6 +163,23 @@ class Stream {
   std::thread worker_;  // last: it uses the others
 };
 
+// By all processors, since the system clears each page when it is first touched. Parts begin at
+// huge pages.
+void touch_pages(void* memory, std::int64_t bytes) {
+  constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+  const std::int64_t num_pages = (bytes + kHugePage - 1) / kHugePage;
+  const std::int64_t num_parts = std::min<std::int64_t>(available_processors(), num_pages);
+  const auto touch_part = [&](std::int64_t part) {
+    const std::int64_t begin = num_pages * part / num_parts * kHugePage;
+    const std::int64_t end = std::min(bytes, num_pages * (part + 1) / num_parts * kHugePage);
+    std::memset(static_cast<char*>(memory) + begin, 0, static_cast<std::size_t>(end - begin));
+  };
+  std::vector<std::thread> threads;
+  for (std::int64_t part = 1; part < num_parts; ++part) threads.emplace_back(touch_part, part);
+  if (num_parts > 0) touch_part(0);
+  for (std::thread& thread : threads) thread.join();
+}
+
 class CpuDevice : public Device {
  public:
   CpuDevice(DeviceKind kind, std::optional<LinkPace> pace)
@@ -175,9 +194,7 @@ class CpuDevice : public Device {
   }
 
   void* allocate(std::int64_t bytes) override { return memory_.allocate(bytes, "the arena"); }
-  void touch(void* memory, std::int64_t bytes) override {
-    std::memset(memory, 0, static_cast<std::size_t>(bytes));
-  }
+  void touch(void* memory, std::int64_t bytes) override { touch_pages(memory, bytes); }
   void release(void* memory) override { memory_.release(memory); }
   MemoryCounters counters() const override { return memory_.counters(); }
 

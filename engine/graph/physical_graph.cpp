@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "engine/error.h"
+#include "engine/graph/device_kernels.h"
 #include "engine/parallel.h"
 #include "engine/rng.h"
 
@@ -15,38 +16,6 @@ namespace {
 KernelRequest request_for(const Node& node, const std::vector<TensorSpec>& inputs, Pass pass,
                           int threads) {
   return {pass, inputs, fnv1a(node.name), threads};
-}
-
-PhysicalOperation physical_operation(const Graph& graph, const PhysicalGraph& physical,
-                                     const Operation& logical) {
-  PhysicalOperation op;
-  static_cast<Operation&>(op) = logical;
-  op.kernel = to_string(physical.device);
-  for (const ValueId value : op.reads)
-    op.bytes_moved += static_cast<double>(physical.value(value).bytes);
-  for (const ValueId value : op.writes)
-    op.bytes_moved += static_cast<double>(physical.value(value).bytes);
-  if (op.kind == OpKind::load)  // one of the slots
-    op.bytes_moved = 2.0 * static_cast<double>(physical.value(op.writes[0]).bytes);
-  if (op.kind == OpKind::update)  // what is updated where it lies is read and written
-    for (const ValueId value : op.writes)
-      op.bytes_moved += static_cast<double>(physical.value(value).bytes);
-  if (op.kind != OpKind::layer) {
-    op.cost_key = std::string(to_string(op.kind)) + " " +
-                  to_string(physical.value(op.writes[0]).spec) + " x" +
-                  std::to_string(op.reads.size()) + "+" + std::to_string(op.writes.size());
-    return op;
-  }
-  const Node& node = graph.node(op.node);
-  const std::vector<TensorSpec> inputs = graph.input_specs(node);
-  op.workspace_bytes =
-      round_up(node.layer->workspace_bytes(request_for(node, inputs, op.pass, physical.threads)),
-               kAlignment);
-  op.flops = node.info.pass(op.pass).flops;
-  op.cost_key = node.type + " " + to_string(op.pass) + " " + node.layer->params().dump();
-  for (const TensorSpec& input : inputs) op.cost_key += " " + to_string(input);
-  op.cost_kind = node.info.cost_kind;
-  return op;
 }
 
 // sum = a + b, element by element; the result may lie over either.
@@ -102,13 +71,11 @@ Kernel load_kernel(std::int64_t rows, std::int64_t bytes, std::int64_t slot_byte
 
 }  // namespace
 
-PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, DeviceKind device,
-                             int threads) {
-  if (device != DeviceKind::reference)
-    throw DeviceError(std::string("this build has no device \"") + to_string(device) +
-                      "\"; use --device reference");
+PhysicalGraph physical_frame(const Graph& graph, const TrainingGraph& training, DeviceKind device,
+                             int threads, const KernelOptions& options) {
   PhysicalGraph physical;
   physical.device = device;
+  physical.options = options;
   physical.threads = threads;
   physical.batch = training.batch;
   physical.is_training = training.is_training;
@@ -118,14 +85,6 @@ PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, 
     static_cast<Value&>(added) = value;
     added.bytes = round_up(num_bytes(value.spec), kAlignment);
   }
-  for (const Operation& op : training.operations)
-    physical.operations.push_back(physical_operation(graph, physical, op));
-  for (const Operation& op : training.replays)
-    physical.replays.push_back(physical_operation(graph, physical, op));
-  if (training.is_training)  // the batch is still in its staging slot: loading it again is a replay
-    for (const Operation& op : training.operations)
-      if (op.kind == OpKind::load)
-        physical.replays.push_back(physical_operation(graph, physical, op));
   physical.parameters = training.parameters;
   physical.buffers = training.buffers;
   physical.staged_images = training.staged_images;
@@ -137,8 +96,67 @@ PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, 
   return physical;
 }
 
+void describe_costs(const Graph& graph, const PhysicalGraph& physical, PhysicalOperation& op) {
+  for (const ValueId value : op.reads)
+    op.bytes_moved += static_cast<double>(physical.value(value).bytes);
+  for (const ValueId value : op.writes)
+    op.bytes_moved += static_cast<double>(physical.value(value).bytes);
+  if (op.kind == OpKind::load)  // one of the slots
+    op.bytes_moved = 2.0 * static_cast<double>(physical.value(op.writes[0]).bytes);
+  if (op.kind == OpKind::update)  // what is updated where it lies is read and written
+    for (const ValueId value : op.writes)
+      op.bytes_moved += static_cast<double>(physical.value(value).bytes);
+  if (op.kind != OpKind::layer) {
+    op.cost_key = std::string(to_string(op.kind)) + " " +
+                  to_string(physical.value(op.writes[0]).spec) + " x" +
+                  std::to_string(op.reads.size()) + "+" + std::to_string(op.writes.size());
+    return;
+  }
+  const Node& node = graph.node(op.node);
+  op.flops = node.info.pass(op.pass).flops;
+  op.cost_key = node.type + " " + to_string(op.pass) + " " + node.layer->params().dump();
+  for (const TensorSpec& input : graph.input_specs(node)) op.cost_key += " " + to_string(input);
+  op.cost_kind = node.info.cost_kind;
+}
+
+std::int64_t reference_workspace_bytes(const Graph& graph, const PhysicalGraph& physical,
+                                       const Operation& op) {
+  if (op.kind != OpKind::layer) return 0;
+  const Node& node = graph.node(op.node);
+  const std::vector<TensorSpec> inputs = graph.input_specs(node);
+  return round_up(node.layer->workspace_bytes(request_for(node, inputs, op.pass, physical.threads)),
+                  kAlignment);
+}
+
+PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, DeviceKind device,
+                             int threads, const KernelOptions& options) {
+  if (device != DeviceKind::reference)
+    return require_device_kernels(device).select(graph, training, threads, options);
+  PhysicalGraph physical = physical_frame(graph, training, device, threads, options);
+  const auto add = [&](std::vector<PhysicalOperation>& list, const Operation& logical) {
+    PhysicalOperation& op = list.emplace_back();
+    static_cast<Operation&>(op) = logical;
+    op.kernel = to_string(device);
+    op.workspace_bytes = reference_workspace_bytes(graph, physical, op);
+    describe_costs(graph, physical, op);
+  };
+  for (const Operation& op : training.operations) add(physical.operations, op);
+  for (const Operation& op : training.replays) add(physical.replays, op);
+  if (training.is_training)  // the batch is still in its staging slot: loading it again is a replay
+    for (const Operation& op : training.operations)
+      if (op.kind == OpKind::load) add(physical.replays, op);
+  return physical;
+}
+
 Kernel make_kernel(const Graph& graph, const Solver* solver, const PhysicalGraph& physical,
                    const PhysicalOperation& op) {
+  if (physical.device != DeviceKind::reference)
+    return require_device_kernels(physical.device).make(graph, solver, physical, op);
+  return make_reference_kernel(graph, solver, physical, op);
+}
+
+Kernel make_reference_kernel(const Graph& graph, const Solver* solver,
+                             const PhysicalGraph& physical, const PhysicalOperation& op) {
   switch (op.kind) {
     case OpKind::load: {
       const TensorSpec& staged = physical.value(op.reads[0]).spec;
@@ -146,20 +164,20 @@ Kernel make_kernel(const Graph& graph, const Solver* solver, const PhysicalGraph
                          num_bytes(staged) / kStagingSlots);
     }
     case OpKind::accumulate:
-      return accumulate_kernel(num_elements(physical.value(op.writes[0]).spec.shape),
-                               physical.threads);
+      return accumulate_kernel(num_elements(physical.value(op.writes[0])), physical.threads);
     case OpKind::clip_factor: {
       std::vector<std::int64_t> counts;
       for (const ValueId gradient : op.reads)
-        counts.push_back(num_elements(physical.value(gradient).spec.shape));
+        counts.push_back(num_elements(physical.value(gradient)));
       return clip_factor_kernel(std::move(counts), physical.clip_norm);
     }
     case OpKind::scale:
-      return scale_kernel(num_elements(physical.value(op.writes[0]).spec.shape), physical.threads);
+      return scale_kernel(num_elements(physical.value(op.writes[0])), physical.threads);
     case OpKind::update:
       LAYUP_ASSERT(solver != nullptr);
-      return solver->make_update(num_elements(physical.value(op.writes[0]).spec.shape),
-                                 op.parameter, physical.threads);
+      return solver->make_update(num_elements(physical.value(op.writes[0])), op.parameter,
+                                 physical.threads);
+    case OpKind::reorder: LAYUP_ASSERT(false); break;
     case OpKind::layer: break;
   }
   const Node& node = graph.node(op.node);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/graph/training_graph.h"
+#include "engine/layout.h"
 #include "engine/solver/solver.h"
 
 namespace layup {
@@ -17,10 +18,16 @@ inline constexpr std::int64_t kAlignment = 64;
 
 struct PhysicalValue : Value {
   std::int64_t bytes = 0;  // padded to kAlignment
+  Layout layout;
 };
+
+// What an operation of a batch norm or an add does on its way to y.
+enum class Fusion : std::uint8_t { none, relu, add_relu };
 
 struct PhysicalOperation : Operation {
   std::string kernel;  // the chosen algorithm, for people and for plans: "reference"
+  Fusion fusion = Fusion::none;
+  std::vector<NodeId> fused;  // further layers whose work this operation does
   // Equal keys cost the same on one device with one number of threads: type, pass, parameters and
   // shapes, without names.
   std::string cost_key;
@@ -30,8 +37,16 @@ struct PhysicalOperation : Operation {
   CostKind cost_kind = CostKind::bandwidth;
 };
 
+// What a user may choose about kernels; a part of the plan, since results depend on it.
+struct KernelOptions {
+  bool winograd = true;  // where it is faster
+
+  bool operator==(const KernelOptions&) const = default;
+};
+
 struct PhysicalGraph {
   DeviceKind device = DeviceKind::reference;
+  KernelOptions options;
   int threads = 1;
   std::int64_t batch = 0;
   bool is_training = true;
@@ -52,9 +67,13 @@ struct PhysicalGraph {
   const PhysicalValue& value(ValueId id) const { return values[index(id)]; }
 };
 
+inline std::int64_t num_elements(const PhysicalValue& value) {  // with padding
+  return num_elements(value.layout, value.spec.shape);
+}
+
 // Throws DeviceError for a device that this build does not have.
 PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, DeviceKind device,
-                             int threads);
+                             int threads, const KernelOptions& options = {});
 
 // The kernel of one operation of `physical` (which must come from `graph`). `solver` makes updates;
 // null if there are none. What is allocated is allocated here, not when the kernel runs.

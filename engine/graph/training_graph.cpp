@@ -33,6 +33,7 @@ const char* to_string(OpKind kind) {
     case OpKind::clip_factor: return "clip_factor";
     case OpKind::scale: return "scale";
     case OpKind::update: return "update";
+    case OpKind::reorder: return "reorder";
   }
   return "?";
 }

@@ -47,6 +47,7 @@ enum class OpKind : std::uint8_t {
   clip_factor,  // from all parameter gradients: min(1, clip_norm / norm)
   scale,        // gradient times clip_factor
   update,       // solver step of one parameter
+  reorder,      // a value in another layout; only in a PhysicalGraph, with the pass that wants it
 };
 const char* to_string(OpKind kind);
 

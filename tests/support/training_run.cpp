@@ -91,8 +91,10 @@ void TrainingRun::train(std::int64_t begin, std::int64_t end) {
 
 std::vector<float> TrainingRun::all_parameters() const {
   std::vector<float> values;
-  for (const PersistentTensor& tensor : session_->parameters())
-    values.insert(values.end(), tensor.values.begin(), tensor.values.end());
+  for (const PersistentTensor& tensor : session_->parameters()) {
+    const std::vector<float> more = session_->read(tensor);
+    values.insert(values.end(), more.begin(), more.end());
+  }
   return values;
 }
 

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv2d on oneDNN. Activations lie in blocks of channels (an image of up to three channels stays
+// plain), weights in the blocks that the forward pass reads; the data gradient may want others.
+// Contract and formulas: layers/conv2d.cpp.
+#include <algorithm>
+#include <optional>
+
+#include "engine/error.h"
+#include "layers/cpu/cpu_layer.h"
+#include "layers/cpu/onednn.h"
+
+namespace layup::cpu {
+namespace {
+
+using dnnl::algorithm;
+using dnnl::memory;
+using From = Argument::From;
+
+struct ConvShape {
+  Shape x, weight, y;
+  Shape weight_dims;  // as oneDNN wants them: [groups, K/groups, C/groups, R, S] with groups
+  memory::dims stride, padding, dilation;
+  std::int64_t groups = 1;
+  bool has_bias = false;
+};
+
+ConvShape shape_of(const Node& node, std::span<const TensorSpec> inputs) {
+  const Json params = node.layer->params();
+  const auto pair = [&](const char* key) {
+    return memory::dims{params[key][0].get<std::int64_t>(), params[key][1].get<std::int64_t>()};
+  };
+  ConvShape shape;
+  shape.x = inputs[0].shape;
+  shape.weight = node.info.parameters[0].shape;
+  shape.y = node.info.output.shape;
+  shape.y[0] = shape.x[0];
+  shape.stride = pair("stride");
+  shape.padding = pair("padding");
+  shape.dilation = pair("dilation");
+  for (std::int64_t& d : shape.dilation) --d;  // oneDNN counts the gaps
+  shape.groups = params["groups"].get<std::int64_t>();
+  shape.has_bias = node.info.parameters.size() > 1;
+  shape.weight_dims = shape.weight;
+  if (shape.groups > 1) {
+    shape.weight_dims[0] /= shape.groups;
+    shape.weight_dims.insert(shape.weight_dims.begin(), shape.groups);
+  }
+  return shape;
+}
+
+bool takes_plain_image(const ConvShape& shape) { return shape.groups == 1 && shape.x[1] <= 3; }
+
+// The layouts of the convolutions of AVX-512 and AVX2.
+Layout x_layout(const ConvShape& shape) {
+  return takes_plain_image(shape) ? Layout{} : blocked(shape.x);
+}
+Layout weight_layout(const ConvShape& shape) {
+  const std::int64_t block = channel_block();
+  if (shape.groups > 1) return {};
+  if (takes_plain_image(shape)) return blocked_layout(shape.weight, {0, 2, 3, 1}, {{0, block}});
+  return blocked_layout(shape.weight, {0, 1, 2, 3}, {{1, block}, {0, block}});
+}
+
+// Winograd's F(4x4, 3x3) where it is known to be faster than the direct algorithm: from 64 channels
+// on in all passes, from 32 on but for the filter gradient, unless there are so few tiles that the
+// transforms of the weights weigh more (measured with AVX-512: 0.25 to 0.85 of the direct time;
+// 1.1 to 2 below these limits).
+bool prefers_winograd(const LayerOperation& op, const ConvShape& shape) {
+  constexpr std::int64_t kFewestTiles = 64;
+  const bool fits = shape.groups == 1 && shape.weight[2] == 3 && shape.weight[3] == 3 &&
+                    shape.stride == memory::dims{1, 1} && shape.dilation == memory::dims{0, 0} &&
+                    shape.x[1] % channel_block() == 0 && shape.y[1] % channel_block() == 0;
+  if (!op.options.winograd || !fits) return false;
+  const std::int64_t tiles = shape.y[0] * ((shape.y[2] + 3) / 4) * ((shape.y[3] + 3) / 4);
+  const std::int64_t fewest_channels = op.pass == Pass::backward_params ? 64 : 32;
+  return tiles >= kFewestTiles && std::min(shape.x[1], shape.y[1]) >= fewest_channels;
+}
+
+// Descriptors that are asked for: fixed layouts, or the library's choice.
+struct Wanted {
+  dnnl::algorithm method;
+  memory::desc x, weight, bias, y;
+};
+
+Wanted wanted(const ConvShape& shape, algorithm chosen, bool any, bool weight_any) {
+  Wanted result{chosen, any_desc(shape.x), any_desc(shape.weight_dims), {}, any_desc(shape.y)};
+  if (!any) {
+    result.x = to_desc(x_layout(shape), shape.x);
+    result.y = to_desc(blocked(shape.y), shape.y);
+    if (!weight_any) result.weight = to_desc(weight_layout(shape), shape.weight_dims);
+  }
+  if (shape.has_bias) result.bias = {{shape.y[1]}, memory::data_type::f32, memory::format_tag::x};
+  return result;
+}
+
+dnnl::convolution_forward::primitive_desc forward_desc(const ConvShape& s, const Wanted& w) {
+  using Forward = dnnl::convolution_forward;
+  const auto kind = dnnl::prop_kind::forward_training;
+  const Forward::desc desc = s.has_bias ? Forward::desc(kind, w.method, w.x, w.weight, w.bias, w.y,
+                                                        s.stride, s.dilation, s.padding, s.padding)
+                                        : Forward::desc(kind, w.method, w.x, w.weight, w.y,
+                                                        s.stride, s.dilation, s.padding, s.padding);
+  return {desc, user_scratchpad(), onednn_engine()};
+}
+
+dnnl::convolution_backward_data::primitive_desc data_desc(const ConvShape& s, const Wanted& w) {
+  const dnnl::convolution_backward_data::desc desc(w.method, w.x, w.weight, w.y, s.stride,
+                                                   s.dilation, s.padding, s.padding);
+  return {desc, user_scratchpad(), onednn_engine(), forward_desc(s, w)};
+}
+
+dnnl::convolution_backward_weights::primitive_desc weights_desc(const ConvShape& s,
+                                                                const Wanted& w) {
+  using Backward = dnnl::convolution_backward_weights;
+  const Backward::desc desc = s.has_bias
+                                  ? Backward::desc(w.method, w.x, w.weight, w.bias, w.y, s.stride,
+                                                   s.dilation, s.padding, s.padding)
+                                  : Backward::desc(w.method, w.x, w.weight, w.y, s.stride,
+                                                   s.dilation, s.padding, s.padding);
+  return {desc, user_scratchpad(), onednn_engine(), forward_desc(s, w)};
+}
+
+template <typename Descriptor>
+bool is_fast(const Descriptor& descriptor) {
+  const std::string name = descriptor.impl_info_str();
+  return name.find("ref") == std::string::npos && name.find("gemm") == std::string::npos;
+}
+
+// The first that the library has a fast kernel for: Winograd where it is preferred, the usual
+// layouts, the library's own choice.
+template <typename Make>
+auto find_desc(const LayerOperation& op, const ConvShape& shape, bool weight_any, const Make& make)
+    -> decltype(make(std::declval<Wanted>())) {
+  const auto direct = algorithm::convolution_direct;
+  const auto attempt = [&](algorithm chosen,
+                           bool any) -> decltype(std::optional(make(std::declval<Wanted>()))) {
+    try {
+      return make(wanted(shape, chosen, any, weight_any));
+    } catch (const dnnl::error&) {
+      return std::nullopt;
+    }
+  };
+  if (prefers_winograd(op, shape))
+    if (auto found = attempt(algorithm::convolution_winograd, false)) return *found;
+  if (auto found = attempt(direct, false); found && is_fast(*found)) return *found;
+  if (auto found = attempt(direct, true)) return *found;
+  throw DeviceError("oneDNN has no convolution for \"" + op.node.name + "\"");
+}
+
+auto find_forward(const LayerOperation& op, const ConvShape& shape) {
+  return find_desc(op, shape, false, [&](const Wanted& w) { return forward_desc(shape, w); });
+}
+auto find_weights(const LayerOperation& op, const ConvShape& shape) {
+  return find_desc(op, shape, false, [&](const Wanted& w) { return weights_desc(shape, w); });
+}
+auto find_data(const LayerOperation& op, const ConvShape& shape) {
+  return find_desc(op, shape, true, [&](const Wanted& w) {
+    Wanted changed =
+        w;  // the gradient of a plain image lies in blocks, for which there are kernels
+    if (w.x.data.format_kind != dnnl_format_kind_any)
+      changed.x = to_desc(blocked(shape.x), shape.x);
+    return data_desc(shape, changed);
+  });
+}
+
+Choice choose(const LayerOperation& op) {
+  const ThreadScope scope(op.threads);
+  const ConvShape shape = shape_of(op.node, op.inputs);
+  Choice choice;
+  const auto fill = [&](const auto& descriptor) {
+    choice.kernel = kernel_name(descriptor);
+    choice.workspace_bytes = scratchpad_bytes(descriptor);
+  };
+  if (op.pass == Pass::backward_params) {
+    const auto descriptor = find_weights(op, shape);
+    fill(descriptor);
+    choice.reads = {to_layout(descriptor.src_desc()), to_layout(descriptor.diff_dst_desc())};
+    choice.writes = {to_layout(descriptor.diff_weights_desc())};
+    if (shape.has_bias) choice.writes.emplace_back();
+  } else if (op.pass == Pass::backward_data) {
+    const auto descriptor = find_data(op, shape);
+    fill(descriptor);
+    choice.reads = {to_layout(descriptor.diff_dst_desc()), to_layout(descriptor.weights_desc())};
+    choice.writes = {to_layout(descriptor.diff_src_desc())};
+  } else {
+    const auto descriptor = find_forward(op, shape);
+    fill(descriptor);
+    choice.reads = {to_layout(descriptor.src_desc()), to_layout(descriptor.weights_desc())};
+    if (shape.has_bias) choice.reads.emplace_back();
+    choice.writes = {to_layout(descriptor.dst_desc())};
+  }
+  return choice;
+}
+
+Kernel make(const LayerOperation& op) {
+  const ThreadScope scope(op.threads);
+  const ConvShape shape = shape_of(op.node, op.inputs);
+  std::vector<Argument> arguments;
+  if (op.pass == Pass::backward_params) {
+    const auto d = find_weights(op, shape);
+    arguments = {{DNNL_ARG_SRC, From::read, 0, d.src_desc()},
+                 {DNNL_ARG_DIFF_DST, From::read, 1, d.diff_dst_desc()},
+                 {DNNL_ARG_DIFF_WEIGHTS, From::write, 0, d.diff_weights_desc()},
+                 {DNNL_ARG_SCRATCHPAD, From::workspace, 0, d.scratchpad_desc()}};
+    if (shape.has_bias)
+      arguments.push_back({DNNL_ARG_DIFF_BIAS, From::write, 1, d.diff_bias_desc()});
+    return primitive_kernel(dnnl::convolution_backward_weights(d), arguments, op.threads);
+  }
+  if (op.pass == Pass::backward_data) {
+    const auto d = find_data(op, shape);
+    arguments = {{DNNL_ARG_DIFF_DST, From::read, 0, d.diff_dst_desc()},
+                 {DNNL_ARG_WEIGHTS, From::read, 1, d.weights_desc()},
+                 {DNNL_ARG_DIFF_SRC, From::write, 0, d.diff_src_desc()},
+                 {DNNL_ARG_SCRATCHPAD, From::workspace, 0, d.scratchpad_desc()}};
+    return primitive_kernel(dnnl::convolution_backward_data(d), arguments, op.threads);
+  }
+  const auto d = find_forward(op, shape);
+  arguments = {{DNNL_ARG_SRC, From::read, 0, d.src_desc()},
+               {DNNL_ARG_WEIGHTS, From::read, 1, d.weights_desc()},
+               {DNNL_ARG_DST, From::write, 0, d.dst_desc()},
+               {DNNL_ARG_SCRATCHPAD, From::workspace, 0, d.scratchpad_desc()}};
+  if (shape.has_bias) arguments.push_back({DNNL_ARG_BIAS, From::read, 2, d.bias_desc()});
+  return primitive_kernel(dnnl::convolution_forward(d), arguments, op.threads);
+}
+
+Layout parameter_layout(const Node& node, std::span<const TensorSpec> inputs, int i) {
+  return i == 0 ? weight_layout(shape_of(node, inputs)) : Layout{};
+}
+
+}  // namespace
+
+CpuLayer conv2d_cpu() { return {"conv2d", choose, make, parameter_layout}; }
+
+}  // namespace layup::cpu

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// relu on the cpu device: element by element in whatever layout the operands come, padding included
+// (zeros stay zeros). The mask holds one bit per element in the order of that layout. Contract:
+// layers/relu.cpp.
+#include <algorithm>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#include "engine/error.h"
+#include "engine/parallel.h"
+#include "layers/cpu/cpu_layer.h"
+#include "layers/cpu/vector.h"
+
+namespace layup::cpu {
+namespace {
+
+using Index = std::int64_t;
+
+constexpr Index kLanes = 16;  // two bytes of a mask
+
+unsigned passing(const float* x, Index lanes) {
+#ifdef __AVX512F__
+  if (lanes == kLanes)
+    return _mm512_cmp_ps_mask(_mm512_loadu_ps(x), _mm512_setzero_ps(), _CMP_NLE_UQ);
+#endif
+  unsigned bits = 0;
+  for (Index lane = 0; lane < lanes; ++lane) bits |= (x[lane] <= 0 ? 0U : 1U) << lane;
+  return bits;
+}
+
+// to = from where the bit is set, else 0.
+void keep(unsigned bits, const float* from, float* to, Index lanes) {
+#ifdef __AVX512F__
+  if (lanes == kLanes) {
+    _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(static_cast<__mmask16>(bits), from));
+    return;
+  }
+#endif
+  for (Index lane = 0; lane < lanes; ++lane) to[lane] = (bits >> lane & 1U) != 0 ? from[lane] : 0;
+}
+
+// Calls body(first element, lanes, first byte) for groups of 16 elements; threads share no byte.
+template <typename Body>
+void for_groups(int threads, Index count, const Body& body) {
+  parallel_for(threads, (count + kLanes - 1) / kLanes, [&](Index begin, Index end) {
+    for (Index group = begin; group < end; ++group)
+      body(group * kLanes, std::min(kLanes, count - group * kLanes), group * 2);
+  });
+}
+
+Kernel make_masked(const LayerOperation& op, Index count) {
+  const int threads = op.threads;
+  if (op.pass == Pass::backward_data)
+    return [=](const KernelArgs& args) {
+      for_groups(threads, count, [&](Index first, Index lanes, Index byte) {
+        const auto* mask = args.read<std::uint8_t>(0) + byte;
+        const unsigned bits = mask[0] | (lanes > 8 ? static_cast<unsigned>(mask[1]) << 8U : 0U);
+        keep(bits, args.read(1) + first, args.write(0) + first, lanes);
+      });
+    };
+  return [=](const KernelArgs& args) {
+    for_groups(threads, count, [&](Index first, Index lanes, Index byte) {
+      const unsigned bits = passing(args.read(0) + first, lanes);
+      keep(bits, args.read(0) + first, args.write(0) + first, lanes);
+      auto* mask = args.write<std::uint8_t>(1) + byte;
+      mask[0] = static_cast<std::uint8_t>(bits);
+      if (lanes > 8) mask[1] = static_cast<std::uint8_t>(bits >> 8U);
+    });
+  };
+}
+
+// As many bytes as the padded elements need.
+Layout mask_layout(const LayerOperation& op, const Layout& x) {
+  if (x.is_plain()) return {};
+  const Index bytes = num_elements(x, op.inputs[0].shape) / 8;
+  return {op.node.info.saved[0].shape, {bytes}, {{0, bytes}}};
+}
+
+Choice choose(const LayerOperation& op) {
+  const bool masks = !op.node.info.saved.empty();
+  Layout layout;
+  for (const Layout& offered : op.reads)
+    if (layout.is_plain()) layout = offered;
+  if (!masks) return {"vector", std::vector<Layout>(op.reads.size(), layout), {layout}, 0};
+  if (op.pass == Pass::backward_data) {  // in the order of the mask
+    const Layout x = op.reads[0].is_plain() ? Layout{} : blocked(op.inputs[0].shape);
+    return {"vector", {op.reads[0], x}, {x}, 0};
+  }
+  // Only blocks of channels can be told from the mask alone.
+  if (!layout.is_plain()) layout = blocked(op.inputs[0].shape);
+  Choice choice{"vector", {layout}, {layout}, 0};
+  if (op.pass == Pass::forward) choice.writes.push_back(mask_layout(op, layout));
+  return choice;
+}
+
+Kernel make(const LayerOperation& op) {
+  const Index count = num_elements(op.writes[0], op.inputs[0].shape);
+  const int threads = op.threads;
+  const bool is_backward = op.pass == Pass::backward_data;
+  if (!op.node.info.saved.empty() && (is_backward || op.pass == Pass::forward))
+    return make_masked(op, count);
+  if (is_backward)
+    return [=](const KernelArgs& args) {
+      const float* y = args.read(0);
+      const float* dy = args.read(1);
+      float* dx = args.write(0);
+      parallel_for(threads, count, [&](Index begin, Index end) {
+        for (Index i = begin; i < end; ++i) dx[i] = y[i] <= 0 ? 0 : dy[i];
+      });
+    };
+  return [=](const KernelArgs& args) {
+    const float* x = args.read(0);
+    float* y = args.write(0);
+    parallel_for(threads, count, [&](Index begin, Index end) {
+      for (Index i = begin; i < end; ++i) y[i] = x[i] <= 0 ? 0 : x[i];
+    });
+  };
+}
+
+}  // namespace
+
+CpuLayer relu_cpu() { return {"relu", choose, make}; }
+
+}  // namespace layup::cpu

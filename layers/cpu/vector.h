@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// One block of channels as a vector: 16 or 8 floats, by the compiler's vector types.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "engine/shape.h"
+
+// Functions with vectors as arguments are inlined; no ABI is at stake.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+namespace layup::cpu {
+
+template <int kBlock>
+struct VectorTypes;
+template <>
+struct VectorTypes<16> {
+  typedef float Float __attribute__((vector_size(64)));
+  typedef double Double __attribute__((vector_size(128)));
+  typedef std::int32_t Int __attribute__((vector_size(64)));
+  typedef std::uint8_t Byte __attribute__((vector_size(16)));
+};
+template <>
+struct VectorTypes<8> {
+  typedef float Float __attribute__((vector_size(32)));
+  typedef double Double __attribute__((vector_size(64)));
+  typedef std::int32_t Int __attribute__((vector_size(32)));
+  typedef std::uint8_t Byte __attribute__((vector_size(8)));
+};
+
+template <int kBlock>
+struct Vectors : VectorTypes<kBlock> {
+  using typename VectorTypes<kBlock>::Float;
+  using typename VectorTypes<kBlock>::Double;
+  using typename VectorTypes<kBlock>::Int;
+  using typename VectorTypes<kBlock>::Byte;
+
+  static Float load(const float* from) {
+    Float value;
+    std::memcpy(&value, from, sizeof(value));
+    return value;
+  }
+  static void store(float* to, const Float& value) { std::memcpy(to, &value, sizeof(value)); }
+  static Double widen(const Float& value) { return __builtin_convertvector(value, Double); }
+  // 0 where value <= 0; NaN stays.
+  static Float relu(const Float& value) { return value <= 0.0F ? Float{} : value; }
+};
+
+// [N, C, H, W] in blocks of channels.
+struct BlockedImage {
+  std::int64_t batch = 0;
+  std::int64_t channels = 0;
+  std::int64_t blocks = 0;
+  std::int64_t pixels = 0;  // H * W
+
+  BlockedImage(const Shape& shape, std::int64_t block)
+      : batch(shape[0]),
+        channels(shape[1]),
+        blocks((shape[1] + block - 1) / block),
+        pixels(shape[2] * shape[3]) {}
+  // Elements before a sample's block.
+  template <int kBlock>
+  std::int64_t offset(std::int64_t n, std::int64_t block) const {
+    return (n * blocks + block) * pixels * kBlock;
+  }
+};
+
+// The values of a block's channels from an array by channel; 0 beyond the last one.
+template <int kBlock>
+typename Vectors<kBlock>::Float load_channels(const float* from, std::int64_t block,
+                                              std::int64_t channels) {
+  float values[kBlock] = {};
+  const std::int64_t count = std::min<std::int64_t>(kBlock, channels - block * kBlock);
+  for (std::int64_t i = 0; i < count; ++i) values[i] = from[block * kBlock + i];
+  return Vectors<kBlock>::load(values);
+}
+
+}  // namespace layup::cpu

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole networks on the cpu device: layouts, fusions and library kernels under plans. The same bits
+// under every policy and budget, bytes as planned, nothing allocated, and what the reference gives.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "engine/allocation_counter.h"
+#include "engine/graph/device_kernels.h"
+#include "engine/rng.h"
+#include "memory/policy.h"
+#include "scheduler/session.h"
+#include "tests/support/networks.h"
+#include "tests/support/random_graph.h"
+#include "tests/support/tolerances.h"
+
+namespace layup {
+namespace {
+
+using test::build_network;
+using test::parse_network;
+
+SessionRequest request_of(std::int64_t batch, const std::string& policy,
+                          DeviceKind device = DeviceKind::cpu) {
+  SessionRequest request;
+  request.device = device;
+  request.batch = batch;
+  request.last_batch = batch - 1;
+  request.evaluation_batch = batch;
+  request.last_evaluation_batch = 1;
+  request.threads = 2;
+  request.policy = policy;
+  return request;
+}
+
+class Run {
+ public:
+  Run(const GraphDef& def, const SessionRequest& request)
+      : device_(make_cpu_device(request.device)),
+        solver_(test::momentum_solver()),
+        plan_(plan_session(def, solver_.get(), request)),
+        session_(*device_, plan_, solver_.get()) {
+    session_.initialize(3);
+    const PhysicalGraph& graph = plan_.main().physical;
+    const std::int64_t images =
+        num_elements(graph.value(graph.staged_images).spec.shape) / kStagingSlots;
+    test::RandomSource random(5);
+    for (int slot = 0; slot < kStagingSlots; ++slot) {
+      for (std::int64_t i = 0; i < images; ++i)
+        session_.staged_images(slot)[i] =
+            to_unit_float(static_cast<std::uint32_t>(random.bits() >> 32U));
+      for (std::int64_t i = 0; i < graph.staging_batch; ++i)
+        session_.staged_labels(slot)[i] = static_cast<std::int32_t>(random.below(3));
+    }
+  }
+
+  StepResult step(ProgramId id, std::int64_t step) {
+    StepState state;
+    state.step = step;
+    state.seed = 11;
+    state.learning_rate = 0.02F;
+    state.input_slot = static_cast<std::int32_t>(step % kStagingSlots);
+    return session_.run(id, state);
+  }
+  // Losses of everything that a run does, in a few steps.
+  std::vector<float> run_all() {
+    std::vector<float> losses;
+    for (std::int64_t i = 0; i < 2; ++i) losses.push_back(step(ProgramId::train, i).loss);
+    losses.push_back(step(ProgramId::train_last, 2).loss);
+    losses.push_back(step(ProgramId::evaluate, 3).loss);
+    losses.push_back(step(ProgramId::evaluate_last, 3).loss);
+    return losses;
+  }
+  Session& session() { return session_; }
+  const SessionPlan& plan() const { return plan_; }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Solver> solver_;
+  SessionPlan plan_;
+  Session session_;
+};
+
+struct Network {
+  const char* name;
+  GraphDef def;
+};
+
+// Fused and blocked in different ways: partial blocks of channels, bottlenecks with shortcuts that
+// are projections, Winograd, a plain image of three channels.
+std::vector<Network> networks() {
+  return {{"small residual", parse_network(test::kSmallResidual)},
+          {"lenet", build_network(R"({"builder": "lenet"})", {1, 28, 28}, 10)},
+          {"resnet8 of width 20",
+           build_network(R"({"builder": "resnet", "style": "cifar", "depth": 8, "width": 20})",
+                         {3, 16, 16}, 10)},
+          {"resnet of bottlenecks",
+           build_network(R"({"builder": "resnet", "blocks": [1, 1, 1, 1]})", {3, 64, 64}, 10)}};
+}
+
+bool heap_is_counted() {
+  allocation_counter::start();
+  void* volatile block = std::malloc(16);
+  std::free(block);
+  return allocation_counter::stop().allocations == 1;
+}
+
+TEST_CASE("cpu device: fused and blocked operations are chosen") {
+  if (!has_device(DeviceKind::cpu)) return;
+  const SessionPlan plan =
+      plan_session(networks()[3].def, test::momentum_solver().get(), request_of(4, "none"));
+  int num_relu = 0;
+  int num_add_relu = 0;
+  int num_winograd = 0;
+  for (const PhysicalOperation& op : plan.main().physical.operations) {
+    if (op.pass != Pass::forward) continue;
+    num_relu += op.fusion == Fusion::relu ? 1 : 0;
+    num_add_relu += op.fusion == Fusion::add_relu ? 1 : 0;
+    num_winograd += op.kernel.find("wino") != std::string::npos ? 1 : 0;
+    CHECK(!op.kernel.starts_with("onednn ref"));
+  }
+  CHECK(num_relu == 9);      // the stem and two in each of four blocks
+  CHECK(num_add_relu == 3);  // one in each block but the last, whose relu saves a mask
+  CHECK(num_winograd > 0);
+}
+
+TEST_CASE("cpu device: the same bits under every policy, at every budget") {
+  if (!has_device(DeviceKind::cpu)) return;
+  for (const Network& network : networks()) {
+    const auto hash = [&](const std::string& policy, std::optional<std::int64_t> budget) {
+      SessionRequest request = request_of(4, policy);
+      request.budget_bytes = budget;
+      Run run(network.def, request);
+      run.run_all();
+      return run.session().weights_hash();
+    };
+    const std::string expected = hash("none", {});
+    for (const std::string& policy : policy_names()) {
+      INFO(std::string(network.name) << ", policy " << policy);
+      CHECK(hash(policy, {}) == expected);
+    }
+    const SessionPlan least =
+        plan_session(network.def, test::momentum_solver().get(), request_of(4, "layup"));
+    const std::int64_t most =
+        plan_session(network.def, test::momentum_solver().get(), request_of(4, "none"))
+            .planned_peak_bytes;
+    INFO(std::string(network.name) << ", layup within budgets");
+    CHECK(hash("layup", least.minimum_budget_bytes.value()) == expected);
+    CHECK(hash("layup", (least.minimum_budget_bytes.value() + most) / 2) == expected);
+  }
+}
+
+TEST_CASE("cpu device: random networks give the same bits under every policy") {
+  if (!has_device(DeviceKind::cpu)) return;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const GraphDef def = parse_network(test::random_network(seed, 18));
+    const auto hash = [&](const std::string& policy) {
+      Run run(def, request_of(4, policy));
+      for (std::int64_t i = 0; i < 2; ++i) run.step(ProgramId::train, i);
+      return run.session().weights_hash();
+    };
+    const std::string expected = hash("none");
+    for (const Policy& policy : builtin_policies()) {
+      INFO("seed " << seed << ", policy " << policy.name);
+      CHECK(hash(policy.name) == expected);
+    }
+  }
+}
+
+TEST_CASE("cpu device: planned is measured, and nothing is allocated once it is built") {
+  if (!has_device(DeviceKind::cpu)) return;
+  for (const Network& network : networks()) {
+    INFO(std::string(network.name));
+    Run run(network.def, request_of(4, "layup"));
+    run.run_all();
+    CHECK(run.session().measured_peak_bytes() == run.plan().planned_peak_bytes);
+    CHECK(run.session().allocations_after_start() == 0);
+  }
+  CHECK(heap_is_counted());
+}
+
+TEST_CASE("cpu device: trains like the reference, from the same weights to near ones") {
+  if (!has_device(DeviceKind::cpu)) return;
+  for (const Network& network : networks()) {
+    INFO(std::string(network.name));
+    Run reference(network.def, request_of(4, "none", DeviceKind::reference));
+    Run cpu(network.def, request_of(4, "none"));
+    CHECK(cpu.session().weights_hash() == reference.session().weights_hash());  // in logical order
+    const std::vector<float> expected = reference.run_all();
+    const std::vector<float> found = cpu.run_all();
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      CHECK(std::abs(found[i] - expected[i]) <=
+            (i == 0 ? kDeviceLayer : kDeviceLoss) * std::abs(expected[i]));
+  }
+}
+
+TEST_CASE("cpu device: tensors are written and read in logical order") {
+  if (!has_device(DeviceKind::cpu)) return;
+  Run run(networks()[1].def, request_of(4, "none"));
+  Session& session = run.session();
+  for (const PersistentTensor& tensor : session.parameters()) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.count()));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) + 1;
+    session.write(tensor, values);
+    CHECK(session.read(tensor) == values);
+  }
+}
+
+}  // namespace
+}  // namespace layup
