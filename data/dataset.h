@@ -37,7 +37,7 @@ struct DatasetSplits {
 struct DatasetOptions {
   std::filesystem::path base_dir{};  // relative paths are relative to this (the config's folder),
                                      // or to the working directory when not found there
-  std::uint64_t seed = 0;  // of the run; `synthetic` draws its samples from it
+  std::uint64_t seed = 0;            // of the run; `synthetic` draws its samples from it
 };
 
 struct DatasetFormat {

@@ -113,7 +113,8 @@ class Search {
     std::size_t draft = 0;
     std::size_t fill = 0;
 
-    auto operator<=>(const Entry&) const = default;
+    auto operator<=>(const Entry&) const =
+        default;  // NOLINT(modernize-use-nullptr): a mistake of 14
   };
 
   // Level 0 and, with a budget, the highest that fits and the one below it (packing may need a

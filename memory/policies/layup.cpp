@@ -30,13 +30,13 @@ namespace {
 
 constexpr int kNumLevels = 65;
 enum Variant : int {
-  kByCost,
-  kForksOffloaded,
-  kHiddenOffloaded,
-  kRecomputeOnly,
-  kByCostDropping,
-  kForksOffloadedDropping,
-  kNumVariants
+  by_cost,
+  forks_offloaded,
+  hidden_offloaded,
+  recompute_only,
+  by_cost_dropping,
+  forks_offloaded_dropping,
+  num_variants
 };
 
 bool is_fork(const PolicyInput& input, const std::vector<int>& num_readers, ValueId value) {
@@ -80,10 +80,10 @@ struct Link {
 
 Retention choose(const PolicyInput& input, ValueId value, Variant variant, double chain_ms,
                  bool fork, double now_ms, const Link& link) {
-  const bool forks_go = variant == kForksOffloaded || variant == kForksOffloadedDropping;
+  const bool forks_go = variant == forks_offloaded || variant == forks_offloaded_dropping;
   const double transfer_ms = input.cost.offload_ms(input.graph.value(value).bytes);
   if (input.uses.at(value).replay < 0 || (forks_go && fork)) return Retention::offload;
-  if (variant == kHiddenOffloaded && link.would_hide(now_ms, transfer_ms))
+  if (variant == hidden_offloaded && link.would_hide(now_ms, transfer_ms))
     return Retention::offload;
   return chain_ms < transfer_ms ? Retention::recompute : Retention::offload;
 }
@@ -147,8 +147,8 @@ void recompute_segments(const PolicyInput& input, Decisions& decisions) {
 Decisions decide(const PolicyInput& input, int variant, int level) {
   Decisions decisions;
   decisions.retention = keep_candidates(input);
-  decisions.drop_between_uses = variant == kByCostDropping || variant == kForksOffloadedDropping;
-  if (variant == kRecomputeOnly)
+  decisions.drop_between_uses = variant == by_cost_dropping || variant == forks_offloaded_dropping;
+  if (variant == recompute_only)
     recompute_segments(input, decisions);
   else
     classify(input, static_cast<Variant>(variant), decisions);
@@ -163,9 +163,9 @@ Policy layup_policy() {
   Policy policy;
   policy.name = "layup";
   policy.summary = "offloaded or recomputed, whichever costs less";
-  policy.num_variants = kNumVariants;
+  policy.num_variants = Variant::num_variants;
   policy.num_levels = kNumLevels;
-  policy.first_tight_variant = kRecomputeOnly;
+  policy.first_tight_variant = recompute_only;
   policy.decide = decide;
   return policy;
 }
