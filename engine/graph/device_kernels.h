@@ -21,7 +21,7 @@ const DeviceKernels* cpu_kernels();
 // Throws DeviceError.
 const DeviceKernels& require_device_kernels(DeviceKind device);
 bool has_device(DeviceKind device);
-// The fastest that the build has.
+// What `--device auto` means.
 DeviceKind default_device();
 
 // What select_kernels of every device starts from: all values, plain, and no operations.
