@@ -5,9 +5,8 @@ namespace layup {
 namespace {
 
 bool is_forward(const PhysicalOperation& op) {
-  return op.kind == OpKind::load ||
-         ((op.kind == OpKind::layer || op.kind == OpKind::reorder) &&
-          (op.pass == Pass::forward || op.pass == Pass::evaluate));
+  return op.kind == OpKind::load || ((op.kind == OpKind::layer || op.kind == OpKind::reorder) &&
+                                     (op.pass == Pass::forward || op.pass == Pass::evaluate));
 }
 
 }  // namespace

@@ -15,8 +15,9 @@ constexpr double kGoldenLayer = 1e-5;
 constexpr double kDeviceLayer = 2e-5;
 
 // Losses of a few steps of small networks on a device against the reference, relative: rounding as
-// above, amplified by updates and by batch norm over few values (a bottleneck network with 16 values
-// per channel at its end moves by 6e-3 in four steps). The first loss is compared by kDeviceLayer.
+// above, amplified by updates and by batch norm over few values (a bottleneck network with 16
+// values per channel at its end moves by 6e-3 in four steps). The first loss is compared by
+// kDeviceLayer.
 constexpr double kDeviceLoss = 2e-2;
 
 // Losses and gradients of whole networks, by the rules of tests/golden/README.md: the first loss
