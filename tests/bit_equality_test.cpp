@@ -71,15 +71,15 @@ TEST_CASE("bits: every policy at three budgets, auto on a ladder") {
 
 TEST_CASE("bits: with a partial batch, evaluation, micro-batches with a tail, and clipping") {
   for (TrainingCase training : test::short_cases()) {
-    if (training.name == "resnet20" || training.name == "bottlenecks") continue;
-    training.batch *= 4;
+    if (training.name != "skips" && training.name != "vgg_like") continue;
+    training.batch *= 3;
     SessionRequest request = test::training_request(training, "none");
     request.last_batch = training.batch - 2;
     request.evaluation_batch = training.batch;
-    request.micro_batch = training.batch * 3 / 8;  // 24 as 9+9+6, 32 as 12+12+8
+    request.micro_batch = training.batch * 3 / 8;  // 24 as 9+9+6, 22 as 9+9+4
     request.clip_norm = 0.5;
     Seen seen;
-    check_policies(training, request, 2, 3, seen);
+    check_policies(training, request, 2, 2, seen);
     INFO(training.name);
     CHECK(seen.host_bytes > 0);
   }
