@@ -33,7 +33,7 @@ struct PlanVerb {
     };
     if (compare) {
       std::vector<SessionPlan> plans;
-      for (const Policy& policy : builtin_policies()) plans.push_back(plan_with(policy.name));
+      for (const std::string& policy : policy_names()) plans.push_back(plan_with(policy));
       if (format == "json") {
         Json list = Json::array();
         for (const SessionPlan& plan : plans) list.push_back(plan_to_json(plan));
@@ -50,10 +50,11 @@ struct PlanVerb {
   }
 };
 
-int summary(const CommandLine& line) {
+int summary(const CommandLine& line, const std::string& format) {
   RunConfig config = read_config(line.config, line.overrides());
   if (config.train.batch == 0) choose_batch(config, line.run_options());
-  std::cout << summary_to_text(build_graph(config.network, config.train.batch));
+  const Graph graph = build_graph(config.network, config.train.batch);
+  std::cout << (format == "json" ? summary_to_json(graph).dump(2) + "\n" : summary_to_text(graph));
   return kExitOk;
 }
 
@@ -193,6 +194,9 @@ int main(int argc, char** argv) {
   layup::CommandLine line;
   CLI::App* summary_verb = app.add_subcommand("summary", "the network, layer by layer");
   line.add_shaping_options(*summary_verb);
+  std::string summary_format = "text";
+  summary_verb->add_option("--format", summary_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
   layup::CommandLine check_line;
   CLI::App* check_verb = app.add_subcommand("check", "finds all that is wrong without training");
   check_line.add_shaping_options(*check_verb);
@@ -214,7 +218,7 @@ int main(int argc, char** argv) {
 
   return layup::run_program(app, argc, argv, [&]() -> int {
     if (plan_verb->parsed()) return plan.run();
-    if (summary_verb->parsed()) return layup::summary(line);
+    if (summary_verb->parsed()) return layup::summary(line, summary_format);
     if (check_verb->parsed()) return layup::check(check_line);
     if (eval_verb->parsed()) return layup::eval(eval_line, eval_format);
     if (time_verb->parsed()) return time.run();
