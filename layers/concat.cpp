@@ -57,10 +57,10 @@ class Concat : public Layer {
     forward.writes = {{Role::y}};
     backward.reads = {{Role::dy}};
     LayerInfo info;
+    for (std::size_t i = 0; i < inputs.size(); ++i) check_input(inputs, i);
     info.output = inputs[0];
-    info.output.shape.at(1) = 0;
+    info.output.shape[1] = 0;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      check_input(inputs, i);
       info.output.shape[1] = checked_add(info.output.shape[1], inputs[i].shape[1]);
       forward.reads.push_back({Role::x, static_cast<int>(i)});
       backward.writes.push_back({Role::dx, static_cast<int>(i)});
