@@ -2,6 +2,7 @@
 #include "memory/arena_packing.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -126,6 +127,50 @@ Packing place_in_order(const std::vector<Block>& blocks, const Order& order) {
   return packing;
 }
 
+// The most that lives at any time of each block: where it is crowded, there is no room to move.
+std::vector<std::int64_t> crowds_of(const std::vector<Block>& blocks) {
+  std::vector<std::pair<std::int32_t, std::int64_t>> changes;
+  for (const Block& block : blocks) {
+    changes.emplace_back(block.begin, block.bytes);
+    changes.emplace_back(block.end, -block.bytes);
+  }
+  std::sort(changes.begin(), changes.end());
+  // live[level][i]: the most from times[i] on, over 2^level changes.
+  std::vector<std::int32_t> times;
+  std::vector<std::vector<std::int64_t>> live(1);
+  for (const auto& [time, bytes] : changes) {
+    if (times.empty() || times.back() != time) {
+      times.push_back(time);
+      live[0].push_back(live[0].empty() ? 0 : live[0].back());
+    }
+    live[0].back() += bytes;
+  }
+  for (std::size_t step = 1; 2 * step <= times.size(); step *= 2) {
+    const std::vector<std::int64_t>& half = live.back();
+    std::vector<std::int64_t> whole;
+    for (std::size_t i = 0; i + step < half.size(); ++i)
+      whole.push_back(std::max(half[i], half[i + step]));
+    live.push_back(std::move(whole));
+  }
+  std::vector<std::int64_t> crowds;
+  for (const Block& block : blocks) {
+    const auto index_of = [&](std::int32_t time) {
+      return static_cast<std::size_t>(std::lower_bound(times.begin(), times.end(), time) -
+                                      times.begin());
+    };
+    const std::size_t first = index_of(block.begin);
+    const std::size_t last = std::max(index_of(block.end), first + 1);
+    const auto level = static_cast<std::size_t>(std::bit_width(last - first) - 1);
+    crowds.push_back(std::max(live[level][first], live[level][last - (std::size_t{1} << level)]));
+  }
+  return crowds;
+}
+
+// Repairs are made while the packing is further than 1/kNearEnough from the bound, until so many in
+// a row have not helped.
+constexpr int kMostInVain = 10;
+constexpr std::int64_t kNearEnough = 500;
+
 }  // namespace
 
 std::int64_t max_live_bytes(const std::vector<Block>& blocks) {
@@ -168,8 +213,28 @@ Packing pack_arena(const std::vector<Block>& blocks) {
                                               blocks[b].bytes * length(b);
                                      }))))
     return best;
-  is_optimal_with(place_in_order(
-      blocks, order_by(blocks.size(), [&](auto a, auto b) { return length(a) > length(b); })));
+  if (is_optimal_with(place_in_order(
+          blocks, order_by(blocks.size(), [&](auto a, auto b) { return length(a) > length(b); }))))
+    return best;
+  // From the most crowded times outward; then, again and again, with those in front that came to
+  // lie above the bound.
+  const std::vector<std::int64_t> crowds = crowds_of(blocks);
+  Order order = order_by(blocks.size(), [&](auto a, auto b) {
+    if (crowds[a] != crowds[b]) return crowds[a] > crowds[b];
+    return blocks[a].bytes > blocks[b].bytes;
+  });
+  const std::int64_t near_enough = bound + bound / kNearEnough;
+  int in_vain = 0;
+  while (in_vain < kMostInVain && best.height_bytes > near_enough) {
+    const std::int64_t before = best.height_bytes;
+    const Packing packing = place_in_order(blocks, order);
+    const auto is_too_high = [&](std::size_t i) {
+      return packing.offsets[i] + blocks[i].bytes > bound;
+    };
+    std::stable_partition(order.begin(), order.end(), is_too_high);
+    if (is_optimal_with(packing)) return best;
+    in_vain = best.height_bytes < before ? 0 : in_vain + 1;
+  }
   return best;
 }
 
