@@ -18,4 +18,9 @@ using StopRequest = std::function<bool()>;
 int calibrate(const Graph& graph, const PhysicalGraph& physical, const Solver* solver,
               Device& device, Calibration& calibration, const StopRequest& stops = {});
 
+// Measures the file tier in `folder`, in one direction at a time: large copies to a file of 64 MiB
+// that has been written before, as in all steps but the first, and back. Throws as
+// Device::open_file.
+FileRates measure_file(Device& device, const std::filesystem::path& folder);
+
 }  // namespace layup

@@ -12,10 +12,9 @@
 #include <memory>
 #include <string>
 
-namespace layup {
+#include "engine/graph/physical_graph.h"
 
-// What direct I/O wants of every device known to us (512 would do for some).
-inline constexpr std::int64_t kFileAlignment = 4096;
+namespace layup {
 
 // A part of a copy.
 struct IoRequest {
