@@ -63,14 +63,14 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
   const ProgramPlan program = prepare_program(config.network, solver, request, main_part(request));
   const bool lacks_file =
       !request.spill.empty() && !calibration.file.contains(folder_key(request.spill));
-  if (calibration.copy_bytes_per_s > 0 && !lacks_file &&
-      find_unmeasured(program.physical, calibration).empty())
+  const bool lacks_copies = request.host_budget_bytes != 0 && calibration.copy_bytes_per_s == 0;
+  if (!lacks_copies && !lacks_file && find_unmeasured(program.physical, calibration).empty())
     return calibration;
   const auto start = std::chrono::steady_clock::now();
   const auto device = make_cpu_device(options.device);
-  const int measured =
-      calibrate(program.graph, program.physical, solver, *device, calibration,
-                [&] { return options.stop != nullptr && options.stop->load() != 0; });
+  const int measured = calibrate(
+      program.graph, program.physical, solver, *device, calibration,
+      [&] { return options.stop != nullptr && options.stop->load() != 0; }, lacks_copies);
   std::string files;
   if (lacks_file) {
     const FileRates rates = measure_file(*device, request.spill);
@@ -90,7 +90,9 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
 
 void limit_copies(Calibration& calibration, const LinkPace& link) {
   if (link.bytes_per_s > 0)
-    calibration.copy_bytes_per_s = std::min(calibration.copy_bytes_per_s, link.bytes_per_s);
+    calibration.copy_bytes_per_s = calibration.copy_bytes_per_s > 0
+                                       ? std::min(calibration.copy_bytes_per_s, link.bytes_per_s)
+                                       : link.bytes_per_s;
   calibration.latency_us = std::max(calibration.latency_us, link.latency_us);
 }
 

@@ -44,8 +44,10 @@ std::vector<const PhysicalOperation*> find_unmeasured(const PhysicalGraph& graph
 
 std::string folder_key(const std::filesystem::path& folder) {
   std::error_code error;
-  const std::filesystem::path canonical = std::filesystem::weakly_canonical(folder, error);
-  return error ? folder.string() : canonical.string();
+  std::filesystem::path canonical = std::filesystem::weakly_canonical(folder, error);
+  if (error) return folder.string();
+  if (!canonical.has_filename()) canonical = canonical.parent_path();  // "a/b/"
+  return canonical.string();
 }
 
 CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& calibration,
@@ -60,9 +62,10 @@ CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& cal
   };
   fill(graph.operations, cost.run_ms);
   fill(graph.replays, cost.replay_ms);
-  if (calibration.copy_bytes_per_s > 0)
+  if (calibration.copy_bytes_per_s > 0) {
     cost.offload_bytes_per_s = cost.prefetch_bytes_per_s = calibration.copy_bytes_per_s;
-  cost.latency_ms = calibration.latency_us * 1e-3;
+    cost.latency_ms = calibration.latency_us * 1e-3;
+  }
   const auto rates = calibration.file.find(folder_key(spill));
   if (!spill.empty() && rates != calibration.file.end()) cost.file = rates->second;
   return cost;

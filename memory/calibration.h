@@ -17,7 +17,7 @@ struct Calibration {
   DeviceKind device = DeviceKind::reference;
   int threads = 1;
   std::map<std::string, double> operation_ms;  // by PhysicalOperation::cost_key
-  double copy_bytes_per_s = 0;                 // one direction, beside computation
+  double copy_bytes_per_s = 0;                 // one direction; 0: not measured
   double latency_us = 0;
   std::map<std::string, FileRates> file;  // by folder, as folder_key names it
 

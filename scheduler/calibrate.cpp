@@ -132,8 +132,9 @@ FileRates measure_file(Device& device, const std::filesystem::path& folder) {
 }
 
 int calibrate(const Graph& graph, const PhysicalGraph& physical, const Solver* solver,
-              Device& device, Calibration& calibration, const StopRequest& stops) {
-  if (calibration.copy_bytes_per_s == 0) measure_copies(device, calibration);
+              Device& device, Calibration& calibration, const StopRequest& stops,
+              bool with_copies) {
+  if (with_copies && calibration.copy_bytes_per_s == 0) measure_copies(device, calibration);
   int measured = 0;
   for (const PhysicalOperation* op : find_unmeasured(physical, calibration)) {
     if (stops && stops()) break;
