@@ -89,7 +89,28 @@ TrainOptions read_train(JsonReader& root) {
   return train;
 }
 
-MemoryOptions read_memory(JsonReader& root) {
+std::filesystem::path find_file(const std::filesystem::path& path,
+                                const std::filesystem::path& base) {
+  if (path.is_absolute() || !std::filesystem::exists(base / path)) return path;
+  return base / path;
+}
+
+// "file:FOLDER". Whether the folder will do is for the run to find out: a plan needs none.
+std::filesystem::path read_spill(JsonReader& reader, const std::filesystem::path& base) {
+  constexpr std::string_view kPrefix = "file:";
+  const JsonNode* node = reader.get_node("spill");
+  const auto* text = std::get_if<std::string>(&node->value);
+  if (text == nullptr) {
+    reader.require_string("spill");
+  } else if (text->starts_with(kPrefix) && text->size() > kPrefix.size()) {
+    return find_file(text->substr(kPrefix.size()), base);
+  } else {
+    reader.fail("spill", "\"" + *text + "\" is no place to spill to; write it as \"file:FOLDER\"");
+  }
+  return {};
+}
+
+MemoryOptions read_memory(JsonReader& root, const std::filesystem::path& base) {
   MemoryOptions memory;
   auto reader = root.get_object("memory");
   if (!reader) return memory;
@@ -97,16 +118,9 @@ MemoryOptions read_memory(JsonReader& root) {
   memory.budget_bytes = reader->get_bytes("budget");
   memory.host_budget_bytes = reader->get_bytes("host_budget");
   memory.updates_inside_backward = reader->get_bool("updates_inside_backward", true);
-  if (reader->has("spill"))
-    reader->fail("spill", "this version has no file tier; remove \"spill\"");
+  if (reader->has("spill")) memory.spill = read_spill(*reader, base);
   reader->finish();
   return memory;
-}
-
-std::filesystem::path find_file(const std::filesystem::path& path,
-                                const std::filesystem::path& base) {
-  if (path.is_absolute() || !std::filesystem::exists(base / path)) return path;
-  return base / path;
 }
 
 GraphDef read_network_file(const std::filesystem::path& path, JsonErrors& errors) {
@@ -222,13 +236,13 @@ RunConfig read_config(const std::filesystem::path& file, const std::vector<Overr
   config.file = file;
   config.json = root.to_json();
   config.train = read_train(reader);
-  config.memory = read_memory(reader);
+  const std::filesystem::path base = file.parent_path();
+  config.memory = read_memory(reader, base);
   if (auto solver = reader.get_object("solver"))
     config.solver = read_solver(*solver);
   else if (!reader.has("solver"))
     reader.fail("", "\"solver\" is missing");
 
-  const std::filesystem::path base = file.parent_path();
   // Without data the model is read all the same, for its errors: of any input that fits all models.
   ModelInput input{{3, 224, 224}, 1000};
   std::exception_ptr data_failure;

@@ -36,6 +36,7 @@ struct MemoryOptions {
   std::string policy = "auto";
   std::optional<std::int64_t> budget_bytes;
   std::optional<std::int64_t> host_budget_bytes;
+  std::filesystem::path spill;  // the folder of the file tier; empty: none
   bool updates_inside_backward = true;
 };
 

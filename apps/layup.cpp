@@ -62,6 +62,7 @@ int summary(const CommandLine& line, const std::string& format) {
 int check(const CommandLine& line) {
   RunConfig config = read_config(line.config, line.overrides());
   if (config.train.batch == 0) choose_batch(config, line.run_options());
+  if (!config.memory.spill.empty()) require_spill_folder(config.memory.spill);
   const SessionPlan plan = plan_run(config, line.run_options(), config.memory.policy);
   require_feasible(plan);
   std::cout << line.config << ": good; " << config.network.layers.size() << " layers, "

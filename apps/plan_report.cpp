@@ -107,7 +107,7 @@ Json plan_to_json(const SessionPlan& session) {
   json["workspace_bytes"] = plan.workspace_bytes;
   json["staging_bytes"] = plan.staging_bytes;
   json["host_bytes"] = session.host_bytes;
-  json["file_bytes"] = plan.file_bytes;
+  json["file_bytes"] = session.file_bytes;
   json["num_layers"] = program.physical.num_layers;
   json["num_keep"] = layers.keep;
   json["num_offload"] = layers.offload;
@@ -149,8 +149,10 @@ std::string plan_to_text(const SessionPlan& session) {
       format_bytes(plan.workspace_bytes) + ", staging " + format_bytes(plan.staging_bytes) + "\n";
   text += "  layers kept " + std::to_string(layers.keep) + ", offloaded " +
           std::to_string(layers.offload) + ", recomputed " + std::to_string(layers.recompute) +
-          "; host " + format_bytes(session.host_bytes) + "; peak at \"" + program.peak_operation +
-          "\"; planned in " + format_fixed(session.planning_ms, 1) + " ms\n";
+          "; host " + format_bytes(session.host_bytes) +
+          (session.request.spill.empty() ? "" : ", file " + format_bytes(session.file_bytes)) +
+          "; peak at \"" + program.peak_operation + "\"; planned in " +
+          format_fixed(session.planning_ms, 1) + " ms\n";
   const StepTimes times = step_times(session);
   text += "  predicted step " + format_fixed(times.step_ms, 1) + " ms, " +
           percent_over(times.step_ms, times.compute_ms) + " over keeping everything (recompute " +
@@ -160,8 +162,8 @@ std::string plan_to_text(const SessionPlan& session) {
 }
 
 std::string plans_to_table(const std::vector<SessionPlan>& plans) {
-  TextTable table({"policy", "feasible", "peak", "minimum", "host", "keep", "offload", "recompute",
-                   "step ms", "over compute"});
+  TextTable table({"policy", "feasible", "peak", "minimum", "host", "file", "keep", "offload",
+                   "recompute", "step ms", "over compute"});
   for (const SessionPlan& session : plans) {
     const ProgramPlan& program = session.main();
     const LayerCounts layers = count_layers(program);
@@ -169,9 +171,10 @@ std::string plans_to_table(const std::vector<SessionPlan>& plans) {
     table.add({program.plan.policy, session.feasible ? "yes" : "no",
                format_bytes(session.planned_peak_bytes),
                session.minimum_budget_bytes ? format_bytes(*session.minimum_budget_bytes) : "-",
-               format_bytes(session.host_bytes), std::to_string(layers.keep),
-               std::to_string(layers.offload), std::to_string(layers.recompute),
-               format_fixed(times.step_ms, 1), format_fixed(times.step_ms / times.compute_ms, 3)});
+               format_bytes(session.host_bytes), format_bytes(session.file_bytes),
+               std::to_string(layers.keep), std::to_string(layers.offload),
+               std::to_string(layers.recompute), format_fixed(times.step_ms, 1),
+               format_fixed(times.step_ms / times.compute_ms, 3)});
   }
   return table.to_text();
 }

@@ -6,9 +6,17 @@
 #include <cmath>
 
 #include "engine/process.h"
+#include "engine/shape.h"
 #include "scheduler/calibrate.h"
 
 namespace layup {
+namespace {
+
+std::string per_second(double bytes) {
+  return format_bytes(static_cast<std::int64_t>(bytes)) + "/s";
+}
+
+}  // namespace
 
 SessionRequest request_for(const RunConfig& config, const RunOptions& options) {
   SessionRequest request;
@@ -32,6 +40,9 @@ SessionRequest request_for(const RunConfig& config, const RunOptions& options) {
   request.policy = config.memory.policy;
   request.budget_bytes = config.memory.budget_bytes;
   request.host_budget_bytes = config.memory.host_budget_bytes;
+  request.spill = config.memory.spill;
+  // A file tier is there to bound the memory of the process: the host takes what it is told to.
+  if (!request.spill.empty() && !request.host_budget_bytes) request.host_budget_bytes = 0;
   request.kernels = config.train.kernels;
   request.updates_inside_backward = config.memory.updates_inside_backward;
   return request;
@@ -46,22 +57,32 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
                                  TrainObserver& observer) {
   Calibration calibration =
       read_calibration(options.device, options.threads)
-          .value_or(Calibration{machine_name(), options.device, options.threads, {}, 0, 0});
+          .value_or(Calibration{machine_name(), options.device, options.threads, {}, 0, 0, {}});
   const SessionRequest request = request_for(config, options);
   const Solver* solver = config.solver.rule.get();
   const ProgramPlan program = prepare_program(config.network, solver, request, main_part(request));
-  if (calibration.copy_bytes_per_s > 0 && find_unmeasured(program.physical, calibration).empty())
+  const bool lacks_file =
+      !request.spill.empty() && !calibration.file.contains(folder_key(request.spill));
+  const bool lacks_copies = request.host_budget_bytes != 0 && calibration.copy_bytes_per_s == 0;
+  if (!lacks_copies && !lacks_file && find_unmeasured(program.physical, calibration).empty())
     return calibration;
   const auto start = std::chrono::steady_clock::now();
   const auto device = make_cpu_device(options.device);
-  const int measured =
-      calibrate(program.graph, program.physical, solver, *device, calibration,
-                [&] { return options.stop != nullptr && options.stop->load() != 0; });
+  const int measured = calibrate(
+      program.graph, program.physical, solver, *device, calibration,
+      [&] { return options.stop != nullptr && options.stop->load() != 0; }, lacks_copies);
+  std::string files;
+  if (lacks_file) {
+    const FileRates rates = measure_file(*device, request.spill);
+    calibration.file[folder_key(request.spill)] = rates;
+    files = " and the file tier (" + per_second(rates.write_bytes_per_s) + " out, " +
+            per_second(rates.read_bytes_per_s) + " back)";
+  }
   const double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   const bool is_saved = write_calibration(calibration);
   observer.on_message(
-      "measured " + std::to_string(measured) + " operations in " +
+      "measured " + std::to_string(measured) + " operations" + files + " in " +
       std::to_string(std::llround(ms)) + " ms" +
       (is_saved ? "; kept in " + calibration_path(options.device, options.threads).string() : ""));
   return calibration;
@@ -69,7 +90,9 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
 
 void limit_copies(Calibration& calibration, const LinkPace& link) {
   if (link.bytes_per_s > 0)
-    calibration.copy_bytes_per_s = std::min(calibration.copy_bytes_per_s, link.bytes_per_s);
+    calibration.copy_bytes_per_s = calibration.copy_bytes_per_s > 0
+                                       ? std::min(calibration.copy_bytes_per_s, link.bytes_per_s)
+                                       : link.bytes_per_s;
   calibration.latency_us = std::max(calibration.latency_us, link.latency_us);
 }
 

@@ -16,8 +16,8 @@ SessionRequest request_for(const RunConfig& config, const RunOptions& options);
 // Plans that copy or recompute are only as good as the costs they are made from.
 bool needs_costs(const MemoryOptions& memory);
 
-// The saved calibration of this machine; what this network needs and it lacks is measured now, and
-// saved.
+// The saved calibration of this machine; what this network and its file tier need and it lacks is
+// measured now, and saved.
 Calibration complete_calibration(const RunConfig& config, const RunOptions& options,
                                  TrainObserver& observer);
 

@@ -38,6 +38,7 @@ class Trainer {
 
   TrainResult run() {
     out_ = options_.out;
+    if (!config_.memory.spill.empty()) require_spill_folder(config_.memory.spill);
     const bool resumes = !options_.resume.empty();
     if (resumes && out_.empty())
       out_ = std::filesystem::is_directory(options_.resume) ? options_.resume
@@ -54,6 +55,7 @@ class Trainer {
     require_feasible(plan);
     Session session(*device, plan, config_.solver.rule.get());
     session_ = &session;
+    note_file_tier(session);
     start_from_weights(session);
     if (resumes && step_ >= end_step_) {
       observer_.on_message("already at step " + std::to_string(step_) + " of " +
@@ -85,10 +87,19 @@ class Trainer {
     if (options_.resume.empty()) return;
     const LoadedCheckpoint loaded = load_checkpoint(options_.resume, session, run_state());
     step_ = saved_step_ = loaded.state.step;
-    warnings_ = loaded.warnings;
-    for (const std::string& warning : warnings_) observer_.on_message("warning: " + warning);
+    warnings_.insert(warnings_.end(), loaded.warnings.begin(), loaded.warnings.end());
+    for (const std::string& warning : loaded.warnings) observer_.on_message("warning: " + warning);
     observer_.on_message("resumed from " + loaded.path.string() + " at step " +
                          std::to_string(step_));
+  }
+
+  void note_file_tier(const Session& session) {
+    const FileTier* file = session.file_tier();
+    if (file == nullptr) return;
+    const std::string text = "file tier: " + format_bytes(session.plan().file_bytes) + ", " +
+                             file->name() + ", by " + file->method();
+    observer_.on_message(file->uses_uring() ? text : "warning: " + text);
+    if (!file->uses_uring()) warnings_.push_back(text);
   }
 
   void open_log(bool append) {

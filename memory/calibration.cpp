@@ -13,6 +13,20 @@ namespace layup {
 namespace {
 
 constexpr int kFormat = 1;
+constexpr NumberRange kPositive{.min = 0, .min_excluded = true};
+
+void read_file_rates(JsonReader& reader, Calibration& calibration) {
+  auto folders = reader.get_object("file");  // older files have none
+  if (!folders) return;
+  for (const JsonMember& member : *folders->node().object()) {
+    auto rates = folders->get_object(member.first);
+    if (!rates) continue;
+    FileRates& file = calibration.file[member.first];
+    file.write_bytes_per_s = rates->require_number("write_bytes_per_s", kPositive);
+    file.read_bytes_per_s = rates->require_number("read_bytes_per_s", kPositive);
+    file.latency_us = rates->require_number("latency_us", {.min = 0});
+  }
+}
 
 }  // namespace
 
@@ -28,7 +42,16 @@ std::vector<const PhysicalOperation*> find_unmeasured(const PhysicalGraph& graph
   return found;
 }
 
-CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& calibration) {
+std::string folder_key(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::path canonical = std::filesystem::weakly_canonical(folder, error);
+  if (error) return folder.string();
+  if (!canonical.has_filename()) canonical = canonical.parent_path();  // "a/b/"
+  return canonical.string();
+}
+
+CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& calibration,
+                              const std::filesystem::path& spill) {
   CostModel cost = estimate_cost(graph);
   cost.source = "calibration";
   const auto fill = [&](const std::vector<PhysicalOperation>& operations, std::vector<double>& ms) {
@@ -39,9 +62,12 @@ CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& cal
   };
   fill(graph.operations, cost.run_ms);
   fill(graph.replays, cost.replay_ms);
-  if (calibration.copy_bytes_per_s > 0)
+  if (calibration.copy_bytes_per_s > 0) {
     cost.offload_bytes_per_s = cost.prefetch_bytes_per_s = calibration.copy_bytes_per_s;
-  cost.latency_ms = calibration.latency_us * 1e-3;
+    cost.latency_ms = calibration.latency_us * 1e-3;
+  }
+  const auto rates = calibration.file.find(folder_key(spill));
+  if (!spill.empty() && rates != calibration.file.end()) cost.file = rates->second;
   return cost;
 }
 
@@ -73,6 +99,7 @@ std::optional<Calibration> read_calibration(DeviceKind device, int threads) {
     calibration.machine = reader.require_string("machine");
     calibration.copy_bytes_per_s = reader.require_number("copy_bytes_per_s", {.min = 0});
     calibration.latency_us = reader.require_number("latency_us", {.min = 0});
+    read_file_rates(reader, calibration);
     const std::int64_t format = reader.require_int("format");
     if (const JsonNode* operations = reader.get_node("operation_ms");
         operations != nullptr && operations->object() != nullptr)
@@ -91,10 +118,16 @@ bool write_calibration(const Calibration& calibration) {
   const std::filesystem::path path = calibration_path(calibration.device, calibration.threads);
   Json operations = Json::object();
   for (const auto& [key, ms] : calibration.operation_ms) operations[key] = ms;
+  Json files = Json::object();
+  for (const auto& [folder, rates] : calibration.file)
+    files[folder] = {{"write_bytes_per_s", rates.write_bytes_per_s},
+                     {"read_bytes_per_s", rates.read_bytes_per_s},
+                     {"latency_us", rates.latency_us}};
   const Json root = {{"format", kFormat},
                      {"machine", calibration.machine},
                      {"copy_bytes_per_s", calibration.copy_bytes_per_s},
                      {"latency_us", calibration.latency_us},
+                     {"file", std::move(files)},
                      {"operation_ms", std::move(operations)}};
   const std::string text = root.dump(1) + "\n";
   std::error_code error;

@@ -17,8 +17,9 @@ struct Calibration {
   DeviceKind device = DeviceKind::reference;
   int threads = 1;
   std::map<std::string, double> operation_ms;  // by PhysicalOperation::cost_key
-  double copy_bytes_per_s = 0;                 // one direction, beside computation
+  double copy_bytes_per_s = 0;                 // one direction; 0: not measured
   double latency_us = 0;
+  std::map<std::string, FileRates> file;  // by folder, as folder_key names it
 
   bool operator==(const Calibration&) const = default;
 };
@@ -27,8 +28,12 @@ struct Calibration {
 std::vector<const PhysicalOperation*> find_unmeasured(const PhysicalGraph& graph,
                                                       const Calibration& calibration);
 
-// Costs of what is not measured are estimated.
-CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& calibration);
+// Costs of what is not measured are estimated. `spill`: the folder of the file tier, if any.
+CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& calibration,
+                              const std::filesystem::path& spill = {});
+
+// One name for a folder, however it is spelt.
+std::string folder_key(const std::filesystem::path& folder);
 
 // Where the file of this machine, device and number of threads is kept: below $LAYUP_CACHE_DIR,
 // $XDG_CACHE_HOME/layup or ~/.cache/layup.

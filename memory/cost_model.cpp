@@ -23,6 +23,14 @@ MachineProfile small_machine(int threads) {
 
 double CostModel::compute_ms() const { return std::accumulate(run_ms.begin(), run_ms.end(), 0.0); }
 
+CostModel CostModel::with_file_as_host() const {
+  CostModel cost = *this;
+  cost.offload_bytes_per_s = std::min(offload_bytes_per_s, file.write_bytes_per_s);
+  cost.prefetch_bytes_per_s = std::min(prefetch_bytes_per_s, file.read_bytes_per_s);
+  cost.latency_ms = std::max(latency_ms, file.latency_us * 1e-3);
+  return cost;
+}
+
 CostModel cost_of_profile(const PhysicalGraph& graph, const MachineProfile& profile) {
   CostModel cost;
   cost.source = "profile " + profile.name;
@@ -33,6 +41,7 @@ CostModel cost_of_profile(const PhysicalGraph& graph, const MachineProfile& prof
   cost.offload_bytes_per_s = profile.offload_bytes_per_s;
   cost.prefetch_bytes_per_s = profile.prefetch_bytes_per_s;
   cost.latency_ms = profile.latency_us * 1e-3;
+  cost.file = profile.file;
   return cost;
 }
 

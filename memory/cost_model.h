@@ -3,10 +3,12 @@
 // measures: they come from a machine profile, from a saved calibration, or from an estimate.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "memory/machine_profile.h"
+#include "memory/tier.h"
 
 namespace layup {
 
@@ -17,15 +19,27 @@ struct CostModel {
   double offload_bytes_per_s = 0;  // both directions at once
   double prefetch_bytes_per_s = 0;
   double latency_ms = 0;
+  FileRates file;
 
-  double offload_ms(std::int64_t bytes) const {
-    return latency_ms + static_cast<double>(bytes) / offload_bytes_per_s * 1e3;
+  // A copy of the file tier crosses the link to the host as well, piece by piece: the slower of
+  // the two counts.
+  double offload_ms(std::int64_t bytes, Tier tier = Tier::host) const {
+    const double host_ms = latency_ms + static_cast<double>(bytes) / offload_bytes_per_s * 1e3;
+    return tier == Tier::host ? host_ms : std::max(host_ms, file_ms(bytes, file.write_bytes_per_s));
   }
-  double prefetch_ms(std::int64_t bytes) const {
-    return latency_ms + static_cast<double>(bytes) / prefetch_bytes_per_s * 1e3;
+  double prefetch_ms(std::int64_t bytes, Tier tier = Tier::host) const {
+    const double host_ms = latency_ms + static_cast<double>(bytes) / prefetch_bytes_per_s * 1e3;
+    return tier == Tier::host ? host_ms : std::max(host_ms, file_ms(bytes, file.read_bytes_per_s));
   }
+  // The same with the file tier in the place of the host's: for policies, which see one tier.
+  CostModel with_file_as_host() const;
   // The work of the step without any recompute.
   double compute_ms() const;
+
+ private:
+  double file_ms(std::int64_t bytes, double bytes_per_s) const {
+    return file.latency_us * 1e-3 + static_cast<double>(bytes) / bytes_per_s * 1e3;
+  }
 };
 
 CostModel cost_of_profile(const PhysicalGraph& graph, const MachineProfile& profile);

@@ -78,13 +78,14 @@ void fill_classes(MemoryPlan& plan, const PhysicalGraph& graph) {
   plan.peak_action = std::max_element(live.begin(), live.end()) - live.begin();
 }
 
-// Every offloaded value has host bytes of its own: all of them are away at the turn of the step.
-void place_on_host(MemoryPlan& plan, const PhysicalGraph& graph) {
+// Every offloaded value has bytes of its own below: all are away at the turn of the step.
+void place_below(MemoryPlan& plan, const PhysicalGraph& graph) {
   plan.host_offsets.assign(graph.values.size(), -1);
   for (const Action& action : plan.actions) {
     if (action.kind != ActionKind::offload) continue;
-    plan.host_offsets[index(action.value)] = plan.host_bytes;
-    plan.host_bytes += graph.value(action.value).bytes;
+    std::int64_t& bytes = action.tier == Tier::host ? plan.host_bytes : plan.file_bytes;
+    plan.host_offsets[index(action.value)] = bytes;
+    bytes += graph.value(action.value).bytes;
   }
 }
 
@@ -112,7 +113,7 @@ MemoryPlan finish_plan(const PhysicalGraph& graph, const std::string& policy,
   plan.residencies = lifetimes_of(graph, actions, decisions);
   plan.arena_bytes = plan.max_live_bytes = decisions.accounting_bytes;
   place(plan, graph);
-  place_on_host(plan, graph);
+  place_below(plan, graph);
   fill_classes(plan, graph);
   validate_plan(plan, graph);
   return plan;

@@ -9,7 +9,7 @@ namespace layup {
 std::vector<Residency> lifetimes_of(const PhysicalGraph& graph, const std::vector<Action>& actions,
                                     const Decisions& decisions);
 
-// The last passes of planning: lifetimes, packing, bytes by class, host offsets; then
+// The last passes of planning: lifetimes, packing, bytes by class, offsets in the tiers below; then
 // validate_plan.
 MemoryPlan finish_plan(const PhysicalGraph& graph, const std::string& policy,
                        const Decisions& decisions, const std::vector<Action>& actions,

@@ -54,6 +54,12 @@ MachineProfile read_machine_profile(const std::filesystem::path& path) {
   } else if (!reader.has("link")) {
     reader.fail("", "\"link\" is missing");
   }
+  if (auto file = reader.get_object("file")) {
+    profile.file.write_bytes_per_s = file->require_number("write_bytes_per_s", kPositive);
+    profile.file.read_bytes_per_s = file->require_number("read_bytes_per_s", kPositive);
+    profile.file.latency_us = file->get_number("latency_us", 0, {.min = 0});
+    file->finish();
+  }
   profile.launch_us = reader.get_number("launch_us", 0, {.min = 0});
   reader.get_string("source", "");
   reader.get_node("calibration");

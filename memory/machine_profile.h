@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The figures of a machine on which plans are compared. The format of profiles/*.json: an operation
 // takes max(FLOP / (peak x efficiency of its kind), bytes / (bandwidth x bandwidth_efficiency)) +
-// launch; a copy takes latency + bytes / rate of its direction, both directions at once.
+// launch; a copy takes latency + bytes / rate of its direction, both directions at once. The rates
+// of the file tier ("file") may be left out; see FileRates.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,15 @@
 #include "engine/graph/physical_graph.h"
 
 namespace layup {
+
+// The file tier of a machine that nobody has measured: a plain NVMe drive.
+struct FileRates {
+  double write_bytes_per_s = 1e9;
+  double read_bytes_per_s = 2e9;
+  double latency_us = 100;
+
+  bool operator==(const FileRates&) const = default;
+};
 
 struct MachineProfile {
   std::string name;
@@ -25,6 +35,7 @@ struct MachineProfile {
   double prefetch_bytes_per_s = 0;
   double latency_us = 0;
   double launch_us = 0;
+  FileRates file;
 
   double operation_ms(const PhysicalOperation& op) const;
   double offload_ms(std::int64_t bytes) const;

@@ -24,9 +24,13 @@ std::string to_string(const MemoryPlan& plan, const PhysicalGraph& graph) {
     switch (action.kind) {
       case ActionKind::run: return operation_of(graph, action).name;
       case ActionKind::replay: return operation_of(graph, action).name;
-      case ActionKind::offload: return "offload " + graph.value(action.value).name;
+      case ActionKind::offload:
+        return "offload " + graph.value(action.value).name +
+               (action.tier == Tier::file ? " to the file" : "");
       case ActionKind::wait_offload: return "wait for offload of " + graph.value(action.value).name;
-      case ActionKind::prefetch: return "prefetch " + graph.value(action.value).name;
+      case ActionKind::prefetch:
+        return "prefetch " + graph.value(action.value).name +
+               (action.tier == Tier::file ? " from the file" : "");
       case ActionKind::wait_prefetch:
         return "wait for prefetch of " + graph.value(action.value).name;
     }

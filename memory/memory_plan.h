@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/graph/physical_graph.h"
+#include "memory/tier.h"
 
 namespace layup {
 
@@ -17,7 +18,7 @@ const char* to_string(Retention retention);
 enum class ActionKind : std::uint8_t {
   run,            // an operation of PhysicalGraph::operations
   replay,         // of PhysicalGraph::replays
-  offload,        // start a copy to the host
+  offload,        // start a copy to a tier below
   wait_offload,   // compute waits for it; the device bytes are free from here on
   prefetch,       // start a copy back; the device bytes are taken from here on
   wait_prefetch,  // compute waits for it
@@ -27,6 +28,7 @@ struct Action {
   ActionKind kind = ActionKind::run;
   std::uint32_t operation = 0;  // of run and replay
   ValueId value{};              // of copies
+  Tier tier = Tier::host;       // of offload and prefetch
 
   bool operator==(const Action&) const = default;
 };
@@ -59,7 +61,8 @@ struct MemoryPlan {
   std::vector<Action> actions;
   std::vector<Residency> residencies;
   PersistentLayout persistent;
-  std::vector<std::int64_t> host_offsets;  // by value, into the host block; -1: never there
+  // By value, into the host block or the file, wherever its copies go; -1: never there.
+  std::vector<std::int64_t> host_offsets;
 
   // All in bytes. The arena holds the persistent values first, then everything else.
   std::int64_t arena_bytes = 0;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <compare>
 #include <functional>
+#include <limits>
 #include <queue>
 
 #include "engine/error.h"
@@ -50,16 +51,11 @@ class Search {
         policy_(policy),
         uses_(find_uses(graph)),
         persistent_(options.persistent ? *options.persistent : layout_persistent(graph)) {
-    const std::int64_t all = std::int64_t{policy.num_variants} * policy.num_levels *
-                             static_cast<std::int64_t>(graph.operations.size());
-    for (int variant = 0; variant < policy.num_variants; ++variant) {
-      if (all > kMostScheduled) {
-        if (variant >= policy.first_tight_variant && any_may_fit()) break;
-        add_by_bisection(variant);
-      } else {
-        for (int level = 0; level < policy.num_levels; ++level) add_draft(variant, level);
-      }
-    }
+    add_drafts({{graph_, uses_, cost_, options_.host_budget_bytes}, {}});
+    if (!options.has_file) return;
+    // The plans without the file stay among those that are looked at: it never makes one worse.
+    const CostModel file_cost = cost.with_file_as_host();
+    add_drafts({{graph_, uses_, file_cost, {}}, options_.host_budget_bytes.value_or(kUnbounded)});
   }
 
   // Of the plans that fit the one with the shortest step; of equal ones that with the least
@@ -104,6 +100,13 @@ class Search {
 
  private:
   static constexpr std::size_t kNotPlaced = kFills.size();
+  static constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
+
+  // The tiers below, as a policy sees them: one with costs and a bound.
+  struct Below {
+    PolicyInput input;
+    std::optional<std::int64_t> host_bytes_before_file;
+  };
 
   // What is better comes first. Times are in whole units, so that sums in another order are equal.
   struct Entry {
@@ -117,13 +120,26 @@ class Search {
         default;  // NOLINT(modernize-use-nullptr): a mistake of 14
   };
 
+  void add_drafts(const Below& below) {
+    const std::int64_t all = std::int64_t{policy_.num_variants} * policy_.num_levels *
+                             static_cast<std::int64_t>(graph_.operations.size());
+    for (int variant = 0; variant < policy_.num_variants; ++variant) {
+      if (all > kMostScheduled) {
+        if (variant >= policy_.first_tight_variant && any_may_fit()) break;
+        add_by_bisection(below, variant);
+      } else {
+        for (int level = 0; level < policy_.num_levels; ++level) add_draft(below, variant, level);
+      }
+    }
+  }
+
   // Level 0 and, with a budget, the highest that fits and the one below it (packing may need a
   // little more than what is live). Higher levels need more.
-  void add_by_bisection(int variant) {
-    add_draft(variant, 0);
+  void add_by_bisection(const Below& below, int variant) {
+    add_draft(below, variant, 0);
     if (!options_.budget_bytes || !may_fit(drafts_.back())) return;
     const auto fits = [&](int level) {
-      add_draft(variant, level);
+      add_draft(below, variant, level);
       const bool fit = may_fit(drafts_.back());
       if (!fit) drafts_.pop_back();
       return fit;
@@ -136,14 +152,13 @@ class Search {
     }
   }
 
-  void add_draft(int variant, int level) {
+  void add_draft(const Below& below, int variant, int level) {
     Draft draft;
-    draft.decisions =
-        policy_.decide({graph_, uses_, cost_, options_.host_budget_bytes}, variant, level);
+    draft.decisions = policy_.decide(below.input, variant, level);
     if (!options_.updates_inside_backward) draft.decisions.updates_inside_backward = false;
     // The next level of the same variant often changes nothing.
     if (level > 0 && drafts_.back().decisions == draft.decisions) return;
-    draft.schedule = draft_schedule(graph_, uses_, draft.decisions);
+    draft.schedule = draft_schedule(graph_, uses_, draft.decisions, below.host_bytes_before_file);
     draft.live_bytes =
         persistent_.bytes + draft.decisions.accounting_bytes + draft.schedule.peak_bytes;
     draft.least_ms = cost_.compute_ms();
@@ -234,6 +249,7 @@ void extend_persistent(PersistentLayout& layout, const PhysicalGraph& graph) {
     layout.offsets.emplace(value.name, layout.bytes);
     layout.bytes = checked_add(layout.bytes, value.bytes);
   }
+  layout.bytes = round_up(layout.bytes, graph.alignment);
 }
 
 PlanResult plan_memory(const PhysicalGraph& graph, const CostModel& cost,

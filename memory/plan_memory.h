@@ -15,6 +15,9 @@ struct PlanOptions {
   std::string policy = "auto";
   std::optional<std::int64_t> budget_bytes;       // of the device
   std::optional<std::int64_t> host_budget_bytes;  // of the host tier; none: unbounded
+  // What the host tier cannot take goes to a file, which is unbounded. The graph must be made for
+  // it (widen_alignment to the file's).
+  bool has_file = false;
   bool updates_inside_backward = true;  // false: all updates at the end, whatever the policy
   // Persistent values go where this says (those of the plan itself otherwise). A program of a
   // session must not have persistent values that the layout lacks.

@@ -13,6 +13,7 @@ namespace {
 // boundary b comes before compute action b.
 struct Copy {
   ValueId value{};
+  Tier tier = Tier::host;
   bool goes_out = true;
   std::int32_t offload = 0;  // boundary at which it is issued
   std::int32_t wait_offload = 0;
@@ -27,6 +28,7 @@ std::vector<Action> merge(const ComputeOrder& order, const std::vector<Copy>& co
     std::int32_t boundary;
     ActionKind kind;
     ValueId value;
+    Tier tier = Tier::host;
   };
   // At one boundary: what was just made goes out (and may be waited for at once, if nobody reads it
   // in forward), bytes come free, copies take them, compute waits for what it needs.
@@ -41,10 +43,10 @@ std::vector<Action> merge(const ComputeOrder& order, const std::vector<Copy>& co
   std::vector<Extra> extras;
   for (const Copy& copy : copies) {
     if (copy.goes_out) {
-      extras.push_back({copy.offload, ActionKind::offload, copy.value});
+      extras.push_back({copy.offload, ActionKind::offload, copy.value, copy.tier});
       extras.push_back({copy.wait_offload, ActionKind::wait_offload, copy.value});
     }
-    extras.push_back({copy.prefetch, ActionKind::prefetch, copy.value});
+    extras.push_back({copy.prefetch, ActionKind::prefetch, copy.value, copy.tier});
     extras.push_back({copy.wait_prefetch, ActionKind::wait_prefetch, copy.value});
   }
   std::stable_sort(extras.begin(), extras.end(), [&](const Extra& a, const Extra& b) {
@@ -55,7 +57,7 @@ std::vector<Action> merge(const ComputeOrder& order, const std::vector<Copy>& co
   auto extra = extras.begin();
   for (std::size_t boundary = 0; boundary < num_boundaries; ++boundary) {
     for (; extra != extras.end() && extra->boundary == static_cast<std::int32_t>(boundary); ++extra)
-      actions.push_back({extra->kind, 0, extra->value});
+      actions.push_back({extra->kind, 0, extra->value, extra->tier});
     if (boundary < order.actions.size()) actions.push_back(order.actions[boundary]);
   }
   return actions;
@@ -63,11 +65,11 @@ std::vector<Action> merge(const ComputeOrder& order, const std::vector<Copy>& co
 
 // The least memory: an offload is waited for right after the last use in forward, a prefetch issued
 // right before the first use in backward.
-std::vector<Copy> tight_copies(const ComputeOrder& order) {
+std::vector<Copy> tight_copies(const ComputeOrder& order, const std::vector<Tier>& tiers) {
   std::vector<Copy> copies;
   for (const OffloadSpan& span : order.offloads)
-    copies.push_back({span.value, span.number == 0, span.made_at + 1, span.last_used_at + 1,
-                      span.needed_at, span.needed_at});
+    copies.push_back({span.value, tiers[index(span.value)], span.number == 0, span.made_at + 1,
+                      span.last_used_at + 1, span.needed_at, span.needed_at});
   return copies;
 }
 
@@ -78,7 +80,7 @@ class Gate {
   Gate(const PhysicalGraph& graph, const CostModel& cost, const DraftSchedule& draft, double fill)
       : graph_(graph),
         cost_(cost),
-        copies_(tight_copies(draft.order)),
+        copies_(tight_copies(draft.order, draft.tiers)),
         live_(draft.live_bytes),
         limit_(static_cast<std::int64_t>(static_cast<double>(draft.peak_bytes) * fill)) {
     start_ms_.push_back(0);
@@ -111,7 +113,7 @@ class Gate {
       const Copy& copy = copies_[by_need[i]];
       const double end =
           std::min(next_start, start_ms_[static_cast<std::size_t>(copy.wait_prefetch)]);
-      next_start = end - kSafety * cost_.prefetch_ms(graph_.value(copy.value).bytes);
+      next_start = end - kSafety * cost_.prefetch_ms(graph_.value(copy.value).bytes, copy.tier);
       const auto after = std::upper_bound(start_ms_.begin(), start_ms_.end(), next_start);
       wanted[by_need[i]] =
           static_cast<std::int32_t>(std::max<std::ptrdiff_t>(0, after - start_ms_.begin() - 1));
@@ -135,7 +137,7 @@ class Gate {
       if (!copy.goes_out) continue;
       const std::int64_t bytes = graph_.value(copy.value).bytes;
       queue_end = std::max(queue_end, start_ms_[static_cast<std::size_t>(copy.offload)]) +
-                  cost_.offload_ms(bytes);
+                  cost_.offload_ms(bytes, copy.tier);
       while (copy.wait_offload < copy.prefetch &&
              start_ms_[static_cast<std::size_t>(copy.wait_offload)] < queue_end &&
              fits(copy.wait_offload, bytes)) {
@@ -161,11 +163,12 @@ class Gate {
 
 // vDNN: the offload of a layer's input runs beside that layer's forward, and the prefetch of the
 // next one beside a layer's backward; both streams meet at the end of the layer.
-std::vector<Copy> layer_by_layer_copies(const PhysicalGraph& graph, const ComputeOrder& order) {
+std::vector<Copy> layer_by_layer_copies(const PhysicalGraph& graph, const DraftSchedule& draft) {
+  const ComputeOrder& order = draft.order;
   const auto node_at = [&](std::int32_t at) {
     return operation_of(graph, order.actions[static_cast<std::size_t>(at)]).node;
   };
-  std::vector<Copy> copies = tight_copies(order);
+  std::vector<Copy> copies = tight_copies(order, draft.tiers);
   for (Copy& copy : copies) {
     copy.offload = std::max(copy.offload, copy.wait_offload - 1);  // with its last reader
     // The layer before in the order of backward: prefetch at its start, wait at its end.
@@ -176,6 +179,21 @@ std::vector<Copy> layer_by_layer_copies(const PhysicalGraph& graph, const Comput
     copy.prefetch = begin;
   }
   return copies;
+}
+
+// Fills tiers and host_bytes.
+void choose_tiers(const PhysicalGraph& graph, std::optional<std::int64_t> host_bytes_before_file,
+                  DraftSchedule& draft) {
+  draft.tiers.assign(graph.values.size(), Tier::host);
+  const std::vector<OffloadSpan>& spans = draft.order.offloads;
+  for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
+    if (span->number != 0) continue;
+    const std::int64_t bytes = graph.value(span->value).bytes;
+    if (host_bytes_before_file && draft.host_bytes + bytes > *host_bytes_before_file)
+      draft.tiers[index(span->value)] = Tier::file;
+    else
+      draft.host_bytes += bytes;
+  }
 }
 
 }  // namespace
@@ -195,10 +213,12 @@ std::vector<std::int64_t> live_bytes(const std::vector<Residency>& residencies,
 }
 
 DraftSchedule draft_schedule(const PhysicalGraph& graph, const ValueUses& uses,
-                             const Decisions& decisions) {
+                             const Decisions& decisions,
+                             std::optional<std::int64_t> host_bytes_before_file) {
   DraftSchedule draft;
   draft.order = order_compute(graph, uses, decisions);
-  const std::vector<Action> actions = merge(draft.order, tight_copies(draft.order));
+  choose_tiers(graph, host_bytes_before_file, draft);
+  const std::vector<Action> actions = merge(draft.order, tight_copies(draft.order, draft.tiers));
   const std::vector<std::int64_t> live =
       live_bytes(lifetimes_of(graph, actions, decisions), actions.size(), graph);
   std::int64_t at_boundary = 0;
@@ -209,8 +229,6 @@ DraftSchedule draft_schedule(const PhysicalGraph& graph, const ValueUses& uses,
     draft.live_bytes.push_back(at_boundary);
     at_boundary = 0;
   }
-  for (const OffloadSpan& span : draft.order.offloads)
-    if (span.number == 0) draft.host_bytes += graph.value(span.value).bytes;
   return draft;
 }
 
@@ -219,7 +237,7 @@ std::vector<Action> place_copies(const PhysicalGraph& graph, const CostModel& co
                                  double fill) {
   if (draft.order.offloads.empty()) return draft.order.actions;
   if (decisions.copy_style == CopyStyle::layer_by_layer)
-    return merge(draft.order, layer_by_layer_copies(graph, draft.order));
+    return merge(draft.order, layer_by_layer_copies(graph, draft));
   return merge(draft.order, Gate(graph, cost, draft, fill).relax());
 }
 

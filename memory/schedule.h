@@ -2,6 +2,7 @@
 // Decisions -> the order of everything: operations, replays and copies.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "memory/compute_order.h"
@@ -21,11 +22,16 @@ struct DraftSchedule {
   ComputeOrder order;
   std::vector<std::int64_t> live_bytes;  // by compute action (with the copies right before it)
   std::int64_t peak_bytes = 0;           // of transient values
+  std::vector<Tier> tiers;               // by value; of those that are offloaded
   std::int64_t host_bytes = 0;
 };
 
+// With a file tier the host takes values of up to `host_bytes_before_file` in all, those that are
+// made last first (they have the least time for their copies), and the file takes the rest;
+// without one the host takes all.
 DraftSchedule draft_schedule(const PhysicalGraph& graph, const ValueUses& uses,
-                             const Decisions& decisions);
+                             const Decisions& decisions,
+                             std::optional<std::int64_t> host_bytes_before_file = {});
 
 // All actions in order. With CopyStyle::gated, waits for offloads come as late and prefetches start
 // as early as the copies need to run hidden, by the predicted times, where that does not raise the

@@ -31,14 +31,14 @@ Timeline simulate(const PhysicalGraph& graph, const CostModel& cost,
         break;
       }
       case ActionKind::offload: {
-        const double ms = cost.offload_ms(graph.value(action.value).bytes);
+        const double ms = cost.offload_ms(graph.value(action.value).bytes, action.tier);
         interval.start_ms = std::max(copy_out, compute);
         interval.end_ms = copy_out = copied[index(action.value)] = interval.start_ms + ms;
         timeline.transfer_ms += ms;
         break;
       }
       case ActionKind::prefetch: {
-        const double ms = cost.prefetch_ms(graph.value(action.value).bytes);
+        const double ms = cost.prefetch_ms(graph.value(action.value).bytes, action.tier);
         interval.start_ms = std::max({copy_in, compute, copied[index(action.value)]});
         interval.end_ms = copy_in = copied[index(action.value)] = interval.start_ms + ms;
         timeline.transfer_ms += ms;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "engine/error.h"
 
@@ -16,7 +17,7 @@ class Checker {
         graph_(graph),
         of_value_(graph.values.size()),
         is_updated_(graph.values.size(), 0),
-        is_on_host_(graph.values.size(), 0),
+        below_(graph.values.size()),
         runs_(graph.operations.size(), 0) {}
 
   void check() {
@@ -30,6 +31,7 @@ class Checker {
       for (const Stay& stay : stays)
         if (stay.copy != Copy::none)
           fail(name(residency(stay.number)) + " ends before its copy is waited for");
+    check_tiers();
     check_overlaps();
   }
 
@@ -122,10 +124,13 @@ class Checker {
         require(stay.is_filled, "an offload before it is made, of ");
         require(stay.copy == Copy::none, "a second copy at the same time, of ");
         stay.copy = Copy::out;
-        is_on_host_[index(action.value)] = 1;
+        check_place_below(action, stay);
+        below_[index(action.value)] = action.tier;
         return;
       case ActionKind::prefetch:
-        require(is_on_host_[index(action.value)] != 0, "a prefetch before any offload, of ");
+        require(below_[index(action.value)] == action.tier,
+                "a prefetch before any offload to that tier, of ");
+        check_place_below(action, stay);
         require(stay.copy == Copy::none, "a second copy at the same time, of ");
         stay.copy = Copy::in;
         stay.is_filled = false;
@@ -138,6 +143,39 @@ class Checker {
         stay.is_filled = true;
     }
     stay.copy = Copy::none;
+  }
+
+  void check_place_below(const Action& action, const Stay& stay) const {
+    const PhysicalValue& value = graph_.value(action.value);
+    const std::int64_t at = index(action.value) < plan_.host_offsets.size()
+                                ? plan_.host_offsets[index(action.value)]
+                                : -1;
+    const bool is_file = action.tier == Tier::file;
+    if (at < 0 || at + value.bytes > (is_file ? plan_.file_bytes : plan_.host_bytes))
+      fail(value.name + " has no place in the tier that it goes to");
+    if (is_file && (at % kFileAlignment != 0 || value.bytes % kFileAlignment != 0 ||
+                    residency(stay.number).offset % kFileAlignment != 0))
+      fail(value.name + " goes to the file but is not aligned for it");
+  }
+
+  // No two values share bytes of a tier.
+  void check_tiers() const {
+    std::map<std::pair<Tier, std::int64_t>, std::size_t> by_offset;
+    for (std::size_t i = 0; i < below_.size(); ++i) {
+      if (!below_[i]) continue;
+      const auto [place, is_new] =
+          by_offset.emplace(std::pair(*below_[i], plan_.host_offsets[i]), i);
+      if (!is_new) fail_shared(i, place->second);
+    }
+    for (auto place = by_offset.begin(); place != by_offset.end(); ++place) {
+      const auto next = std::next(place);
+      if (next != by_offset.end() && next->first.first == place->first.first &&
+          place->first.second + graph_.values[place->second].bytes > next->first.second)
+        fail_shared(place->second, next->second);
+    }
+  }
+  [[noreturn]] void fail_shared(std::size_t a, std::size_t b) const {
+    fail(graph_.values[a].name + " and " + graph_.values[b].name + " share bytes of a tier");
   }
 
   bool hands_over(const Residency& from, const Residency& to) const {
@@ -202,9 +240,9 @@ class Checker {
   const PhysicalGraph& graph_;
   std::vector<std::vector<Stay>> of_value_;
   std::vector<std::int64_t> workspace_at_;
-  std::vector<char> is_updated_;  // by value
-  std::vector<char> is_on_host_;  // by value
-  std::vector<int> runs_;         // by operation
+  std::vector<char> is_updated_;            // by value
+  std::vector<std::optional<Tier>> below_;  // by value: where its offload went
+  std::vector<int> runs_;                   // by operation
 };
 
 }  // namespace

@@ -14,6 +14,8 @@ namespace layup {
 //   out;
 //   - no two residencies overlap in time and space, but for a value that an operation writes in
 //     place over an operand that it declares and that ends there;
+//   - what goes to a tier comes back from it; there it has bytes of its own, inside the tier; what
+//     goes to the file has whole blocks of kFileAlignment, here and there;
 //   - persistent values lie where the layout says.
 // Throws PlanError naming the values and actions.
 void validate_plan(const MemoryPlan& plan, const PhysicalGraph& graph);

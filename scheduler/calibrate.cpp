@@ -98,11 +98,43 @@ void measure_copies(Device& device, Calibration& calibration) {
       static_cast<double>(kCopyBytes) / (std::max(large_ms - small_ms, 1e-3) * 1e-3);
 }
 
+constexpr std::int64_t kFileBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kFileCopyBytes = std::int64_t{8} << 20;
+
 }  // namespace
 
+FileRates measure_file(Device& device, const std::filesystem::path& folder) {
+  const auto file = device.open_file(folder, kFileBytes);
+  const Scratch scratch(device, kFileCopyBytes);
+  const auto copy = [&](IoDirection direction, std::int64_t offset, std::int64_t bytes) {
+    device.copy_file(StreamId::copy_out, {file.get(), direction, offset, scratch.at(0), bytes});
+    device.synchronize();
+  };
+  const auto whole_ms = [&](IoDirection direction) {
+    return median_ms([&] {
+      for (std::int64_t at = 0; at < kFileBytes; at += kFileCopyBytes)
+        copy(direction, at, kFileCopyBytes);
+    });
+  };
+  const double small_ms = median_ms([&] {
+    copy(IoDirection::write, 0, kFileAlignment);
+    copy(IoDirection::read, 0, kFileAlignment);
+  });
+  const auto rate = [&](double ms) {
+    const double latencies = small_ms / 2 * static_cast<double>(kFileBytes / kFileCopyBytes);
+    return static_cast<double>(kFileBytes) / (std::max(ms - latencies, ms / 2) * 1e-3);
+  };
+  FileRates rates;
+  rates.latency_us = small_ms / 2 * 1e3;
+  rates.write_bytes_per_s = rate(whole_ms(IoDirection::write));
+  rates.read_bytes_per_s = rate(whole_ms(IoDirection::read));
+  return rates;
+}
+
 int calibrate(const Graph& graph, const PhysicalGraph& physical, const Solver* solver,
-              Device& device, Calibration& calibration, const StopRequest& stops) {
-  if (calibration.copy_bytes_per_s == 0) measure_copies(device, calibration);
+              Device& device, Calibration& calibration, const StopRequest& stops,
+              bool with_copies) {
+  if (with_copies && calibration.copy_bytes_per_s == 0) measure_copies(device, calibration);
   int measured = 0;
   for (const PhysicalOperation* op : find_unmeasured(physical, calibration)) {
     if (stops && stops()) break;

@@ -8,18 +8,16 @@ namespace {
 
 void issue(const BoundInstruction& bound, Device& device, TimeSpan* time) {
   const Instruction& instruction = *bound.instruction;
-  for (const EventId event : instruction.waits) device.wait(instruction.stream, event);
-  switch (instruction.kind) {
-    case Instruction::Kind::kernel:
-      device.launch(instruction.stream, bound.kernel, bound.args, time);
-      break;
-    case Instruction::Kind::copy_out:
-      device.copy(instruction.stream, bound.host, bound.reads[0], bound.bytes, time);
-      break;
-    case Instruction::Kind::copy_in:
-      device.copy(instruction.stream, bound.writes[0], bound.host, bound.bytes, time);
-      break;
-  }
+  const StreamId stream = instruction.stream;
+  for (const EventId event : instruction.waits) device.wait(stream, event);
+  if (instruction.kind == Instruction::Kind::kernel)
+    device.launch(stream, bound.kernel, bound.args, time);
+  else if (instruction.tier == Tier::file)
+    device.copy_file(stream, bound.file, time);
+  else if (instruction.kind == Instruction::Kind::copy_out)
+    device.copy(stream, bound.host, bound.reads[0], bound.bytes, time);
+  else
+    device.copy(stream, bound.writes[0], bound.host, bound.bytes, time);
   if (instruction.records) device.record(instruction.stream, *instruction.records);
 }
 

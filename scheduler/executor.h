@@ -19,7 +19,8 @@ struct BoundInstruction {
   std::vector<const void*> reads;
   std::vector<void*> writes;
   KernelArgs args;       // points into reads and writes
-  void* host = nullptr;  // of a copy
+  void* host = nullptr;  // of a copy of the host tier
+  FileCopy file;         // of one of the file tier
   std::int64_t bytes = 0;
 };
 

@@ -20,6 +20,7 @@ class Lowering {
   Program lower() {
     program_.arena_bytes = plan_.arena_bytes;
     program_.host_bytes = plan_.host_bytes;
+    program_.file_bytes = plan_.file_bytes;
     index_residencies();
     for (std::size_t at = 0; at < plan_.actions.size(); ++at) {
       const Action& action = plan_.actions[at];
@@ -90,6 +91,7 @@ class Lowering {
     Instruction instruction;
     instruction.kind = kind;
     instruction.action = at;
+    instruction.tier = action.tier;
     instruction.host_offset = plan_.host_offsets[index(action.value)];
     instruction.waits = waits_;
     if (last_compute_) instruction.waits.push_back(event_of(*last_compute_));

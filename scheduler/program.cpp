@@ -14,12 +14,13 @@ std::string to_string(const Program& program, const PhysicalGraph& graph) {
   };
   for (const Instruction& instruction : program.instructions) {
     text += std::string(to_string(instruction.stream)) + ": ";
+    const std::string of_tier = instruction.tier == Tier::file ? " (file)" : "";
     switch (instruction.kind) {
       case Instruction::Kind::kernel:
         text += operation_of(graph, {instruction.source, instruction.operation, {}}).name;
         break;
-      case Instruction::Kind::copy_out: text += "copy out"; break;
-      case Instruction::Kind::copy_in: text += "copy in"; break;
+      case Instruction::Kind::copy_out: text += "copy out" + of_tier; break;
+      case Instruction::Kind::copy_in: text += "copy in" + of_tier; break;
     }
     text += " (" + list(instruction.reads) + ") -> (" + list(instruction.writes) + ")";
     for (const EventId event : instruction.waits) text += " waits " + std::to_string(index(event));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the executor runs: instructions for several streams, each with the events that it waits for
-// and the one that it records. Everything is decided; offsets are into the arena and the host
-// block.
+// and the one that it records. Everything is decided; offsets are into the arena, the host
+// block and the file.
 #pragma once
 
 #include <optional>
@@ -35,7 +35,9 @@ struct Instruction {
   std::vector<Operand> writes;
   std::int64_t workspace_offset = 0;
   std::int64_t workspace_bytes = 0;
-  // Of a copy: the value on the device (reads[0] of copy_out, writes[0] of copy_in) and here.
+  // Of a copy: the value on the device (reads[0] of copy_out, writes[0] of copy_in) and here, in
+  // the host block or in the file.
+  Tier tier = Tier::host;
   std::int64_t host_offset = 0;
 
   bool operator==(const Instruction&) const = default;
@@ -46,6 +48,7 @@ struct Program {
   std::int64_t num_events = 0;
   std::int64_t arena_bytes = 0;
   std::int64_t host_bytes = 0;
+  std::int64_t file_bytes = 0;
   std::vector<Operand> persistent;  // there before the program starts
 
   bool operator==(const Program&) const = default;

@@ -33,6 +33,10 @@ Session::Session(Device& device, const SessionPlan& plan, const Solver* solver, 
   owns_arena_ = arena == nullptr;
   arena_ = static_cast<char*>(owns_arena_ ? device.allocate(plan.planned_peak_bytes) : arena);
   try {
+    if (plan.file_bytes > 0) {
+      LAYUP_ASSERT(reinterpret_cast<std::uintptr_t>(arena_) % kFileAlignment == 0);
+      file_ = device.open_file(plan.request.spill, plan.file_bytes);
+    }
     if (plan.host_bytes > 0) host_ = static_cast<char*>(device.allocate_host(plan.host_bytes));
     state_ = reinterpret_cast<StepState*>(arena_);
     for (int i = 0; i < kNumPrograms; ++i)
@@ -84,6 +88,17 @@ char* Session::at(const PhysicalGraph& graph, ValueId value) const {
   return arena_ + plan_.persistent.offsets.at(graph.value(value).name);
 }
 
+void Session::bind_copy(const Instruction& instruction, BoundInstruction& bound) const {
+  const bool goes_out = instruction.kind == Instruction::Kind::copy_out;
+  const Operand& operand = (goes_out ? instruction.reads : instruction.writes)[0];
+  bound.bytes = operand.bytes;
+  if (instruction.tier == Tier::file)
+    bound.file = {file_.get(), goes_out ? IoDirection::write : IoDirection::read,
+                  instruction.host_offset, arena_ + operand.offset, operand.bytes};
+  else
+    bound.host = host_ + instruction.host_offset;
+}
+
 void Session::bind(ProgramId id) {
   const ProgramPlan& program = *plan_.at(id);
   BoundProgram& bound_program = programs_[static_cast<int>(id)];
@@ -96,8 +111,7 @@ void Session::bind(ProgramId id) {
     bound.args = {bound.reads.data(), bound.writes.data(), arena_ + instruction.workspace_offset,
                   state_};
     if (instruction.kind != Instruction::Kind::kernel) {
-      bound.host = host_ + instruction.host_offset;
-      bound.bytes = (instruction.reads.empty() ? instruction.writes : instruction.reads)[0].bytes;
+      bind_copy(instruction, bound);
       continue;
     }
     bound.kernel = make_kernel(

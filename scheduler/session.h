@@ -38,7 +38,8 @@ class Session {
  public:
   // `device`, `plan` and `solver` (null for evaluation) must outlive the session. Throws PlanError
   // if the plan does not fit, DeviceError if the memory cannot be had. With `arena`, at least
-  // planned_peak_bytes of the caller's memory, kAlignment-aligned, is used instead.
+  // planned_peak_bytes of the caller's memory, kAlignment-aligned, is used instead (kFileAlignment
+  // where the plan has a file tier).
   Session(Device& device, const SessionPlan& plan, const Solver* solver, void* arena = nullptr);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -86,6 +87,8 @@ class Session {
   std::int64_t measured_peak_bytes() const;
   std::int64_t allocations_after_start() const;
   std::int64_t measured_host_bytes() const { return device_.host_counters().peak_bytes; }
+  // Null if the plan has none.
+  const FileTier* file_tier() const { return file_.get(); }
   // The process's RSS after planning and kernel creation, before the arena was touched.
   std::int64_t base_rss_bytes() const { return base_rss_bytes_; }
   // What touching all memory for the first time took; steps find it there.
@@ -95,6 +98,7 @@ class Session {
 
  private:
   void bind(ProgramId id);
+  void bind_copy(const Instruction& instruction, BoundInstruction& bound) const;
   void prepare_device();
   void collect_tensors();
   void give_back();
@@ -105,6 +109,7 @@ class Session {
   const Solver* solver_;
   char* arena_ = nullptr;
   char* host_ = nullptr;  // the host tier: one block
+  std::unique_ptr<FileTier> file_;
   bool owns_arena_ = false;
   StepState* state_ = nullptr;  // at the start of the arena
   BoundProgram programs_[kNumPrograms];

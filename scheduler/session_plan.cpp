@@ -135,9 +135,10 @@ ProgramPlan prepare_program(const GraphDef& def, const Solver* solver,
     result.cost = cost_of_profile(result.physical, *request.machine);
   } else {
     result.cost = request.calibration != nullptr
-                      ? cost_of_calibration(result.physical, *request.calibration)
+                      ? cost_of_calibration(result.physical, *request.calibration, request.spill)
                       : estimate_cost(result.physical);
   }
+  if (!request.spill.empty()) widen_alignment(result.physical, kFileAlignment);
   return result;
 }
 
@@ -155,6 +156,7 @@ SessionPlan plan_session(const GraphDef& def, const Solver* solver, const Sessio
   options.policy = request.policy;
   options.budget_bytes = request.budget_bytes;
   options.host_budget_bytes = request.host_budget_bytes;
+  options.has_file = !request.spill.empty();
   options.updates_inside_backward = request.updates_inside_backward;
   options.persistent = &session.persistent;
   for (const Wanted& item : wanted) {
@@ -163,6 +165,7 @@ SessionPlan plan_session(const GraphDef& def, const Solver* solver, const Sessio
     plan_program(program, options, session.feasible);
     session.planned_peak_bytes = std::max(session.planned_peak_bytes, program.plan.arena_bytes);
     session.host_bytes = std::max(session.host_bytes, program.plan.host_bytes);
+    session.file_bytes = std::max(session.file_bytes, program.plan.file_bytes);
     if (&program == &session.main())  // of one plan, the one that is reported
       session.planning_ms =
           std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
@@ -205,7 +208,8 @@ void require_feasible(const SessionPlan& plan) {
       throw PlanError(subject + amount(memory.host_bytes) +
                       " of host memory but the host budget is " +
                       amount(*request.host_budget_bytes) +
-                      "; raise the host budget, choose a policy that recomputes instead (layup, "
+                      "; raise the host budget, name a folder for the rest (\"spill\": "
+                      "\"file:FOLDER\"), choose a policy that recomputes instead (layup, "
                       "sublinear), or lower the batch size");
   }
   throw PlanError("the plan does not fit");

@@ -4,6 +4,7 @@
 // planned peak is their maximum.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ struct SessionRequest {
   std::string policy = "auto";
   std::optional<std::int64_t> budget_bytes;
   std::optional<std::int64_t> host_budget_bytes;
+  // The folder of the file tier, which takes what the host tier cannot; empty: there is none.
+  std::filesystem::path spill;
   bool updates_inside_backward = true;
   KernelOptions kernels;
   const MachineProfile* machine = nullptr;  // for `layup plan --machine`: nothing will run
@@ -64,6 +67,7 @@ struct SessionPlan {
   PersistentLayout persistent;
   std::int64_t planned_peak_bytes = 0;  // the largest arena: what is obtained from the device
   std::int64_t host_bytes = 0;
+  std::int64_t file_bytes = 0;
   bool feasible = true;
   std::optional<std::int64_t> minimum_budget_bytes =
       0;                   // of the device; none: the host cannot hold it

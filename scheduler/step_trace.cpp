@@ -32,7 +32,8 @@ class TimelineTracks {
   void add(const ProgramPlan& program, const std::vector<SpanUs>& spans) {
     add_slices(program, spans);
     count_device_bytes(program, spans);
-    count_host_bytes(program, spans);
+    count_bytes_below(program, spans, Tier::host);
+    if (program.plan.file_bytes > 0) count_bytes_below(program, spans, Tier::file);
   }
 
  private:
@@ -59,9 +60,11 @@ class TimelineTracks {
       const bool is_offload = instruction.kind == Instruction::Kind::copy_out;
       const Operand& operand = copied(instruction);
       const std::string& name = program.physical.value(operand.value).name;
-      const Trace::Point point = trace_.add_slice(
-          track(instruction.stream), name, spans[i].start, spans[i].end,
-          {{"kind", is_offload ? "offload" : "prefetch"}, {"bytes", operand.bytes}});
+      const Trace::Point point =
+          trace_.add_slice(track(instruction.stream), name, spans[i].start, spans[i].end,
+                           {{"kind", is_offload ? "offload" : "prefetch"},
+                            {"tier", instruction.tier == Tier::file ? "file" : "host"},
+                            {"bytes", operand.bytes}});
       if (is_offload)
         offload_of[index(operand.value)] = point;
       else
@@ -136,8 +139,12 @@ class TimelineTracks {
     show("device bytes", now_us_, always, plan.arena_bytes);
   }
 
-  // A value takes its host bytes from the start of its offload to the end of its last prefetch.
-  void count_host_bytes(const ProgramPlan& program, const std::vector<SpanUs>& spans) {
+  // A value takes its bytes of a tier from the start of its offload to the end of its last
+  // prefetch.
+  void count_bytes_below(const ProgramPlan& program, const std::vector<SpanUs>& spans, Tier tier) {
+    const char* counter = tier == Tier::file ? "file bytes" : "host bytes";
+    const std::int64_t planned =
+        tier == Tier::file ? program.plan.file_bytes : program.plan.host_bytes;
     struct Change {
       double at_us;
       std::int64_t bytes;
@@ -146,7 +153,8 @@ class TimelineTracks {
     std::vector<std::size_t> return_of(program.physical.values.size(), 0);  // into changes
     const std::vector<Instruction>& instructions = program.program.instructions;
     for (std::size_t i = 0; i < instructions.size(); ++i) {
-      if (instructions[i].kind == Instruction::Kind::kernel) continue;
+      if (instructions[i].kind == Instruction::Kind::kernel || instructions[i].tier != tier)
+        continue;
       const Operand& operand = copied(instructions[i]);
       if (instructions[i].kind == Instruction::Kind::copy_out) {
         changes.push_back({spans[i].start, operand.bytes});
@@ -160,10 +168,9 @@ class TimelineTracks {
       return a.at_us != b.at_us ? a.at_us < b.at_us : a.bytes < b.bytes;
     });
     std::int64_t live = 0;
-    show("host bytes", spans.front().start, live, program.plan.host_bytes);
+    show(counter, spans.front().start, live, planned);
     for (const Change& change : changes)
-      show("host bytes", std::min(change.at_us, now_us_), live += change.bytes,
-           program.plan.host_bytes);
+      show(counter, std::min(change.at_us, now_us_), live += change.bytes, planned);
   }
 
   void show(const char* counter, double at_us, std::int64_t live, std::int64_t planned) {

@@ -197,20 +197,33 @@ class Replay {
     }
   }
 
+  ByteMap& below(const Instruction& copy) { return copy.tier == Tier::file ? file_ : host_; }
+  std::int64_t bytes_below(const Instruction& copy) const {
+    return copy.tier == Tier::file ? program_.file_bytes : program_.host_bytes;
+  }
+  // The other end of a copy.
+  Operand operand_below(const Instruction& copy) const {
+    const Operand& operand = copied(copy);
+    if (copy.tier == Tier::file &&
+        (operand.offset % kFileAlignment != 0 || copy.host_offset % kFileAlignment != 0 ||
+         operand.bytes % kFileAlignment != 0))
+      fail(copy, "is not aligned for the file");
+    return {operand.value, copy.host_offset, operand.bytes};
+  }
+
   void access(const Instruction& instruction) {
     switch (instruction.kind) {
       case Instruction::Kind::kernel: access_kernel(instruction); return;
       case Instruction::Kind::copy_out: {
         const Operand& operand = copied(instruction);
         read(instruction, device_, operand, program_.arena_bytes);
-        write(instruction, host_, {operand.value, instruction.host_offset, operand.bytes},
-              program_.host_bytes);
+        write(instruction, below(instruction), operand_below(instruction),
+              bytes_below(instruction));
         return;
       }
       case Instruction::Kind::copy_in: {
         const Operand& operand = copied(instruction);
-        read(instruction, host_, {operand.value, instruction.host_offset, operand.bytes},
-             program_.host_bytes);
+        read(instruction, below(instruction), operand_below(instruction), bytes_below(instruction));
         write(instruction, device_, operand, program_.arena_bytes);
         return;
       }
@@ -328,6 +341,7 @@ class Replay {
   std::array<Clock, kNumStreams> clocks_{};
   ByteMap device_;
   ByteMap host_;
+  ByteMap file_;
   std::size_t stream_ = 0;
   std::int64_t now_ = 0;
   Versions versions_;

@@ -104,9 +104,9 @@ class CliTest(unittest.TestCase):
                         encoding="utf-8")
         return path
 
-    def run_program(self, *arguments, env=None, timeout=60):
+    def run_program(self, *arguments, env=None, timeout=60, **options):
         return subprocess.run([str(argument) for argument in arguments], cwd=ROOT,
-                              capture_output=True, text=True, timeout=timeout, check=False,
+                              capture_output=True, text=True, timeout=timeout, check=False, **options,
                               env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
 
     def train(self, config, *arguments, **options):

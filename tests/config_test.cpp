@@ -85,7 +85,8 @@ constexpr const char* kFull = R"({
   "memory": {
     "policy": "none",
     "budget": "64MiB",
-    "host_budget": "1GiB"
+    "host_budget": "1GiB",
+    "spill": "file:/var/tmp"
   }
 }
 )";
@@ -163,6 +164,7 @@ TEST_CASE("config: the full one is read") {
   CHECK(config.train.checkpoint.every_steps == 50);
   CHECK(config.memory.budget_bytes == std::int64_t{64} << 20);
   CHECK(config.memory.host_budget_bytes == std::int64_t{1} << 30);
+  CHECK(config.memory.spill == "/var/tmp");
   CHECK(config.steps_per_epoch() == 8);
   CHECK(config.last_batch() == 4);
   CHECK(config.total_steps() == 24);
@@ -215,6 +217,9 @@ TEST_CASE("config: values of a wrong type, out of range, fractional or too large
       {"\"budget\": \"64MiB\"", "\"budget\": \"64 apples\"", {"/memory/budget", "64 apples"}},
       {"\"budget\": \"64MiB\"", "\"budget\": \"-1MiB\"", {"/memory/budget"}},
       {"\"budget\": \"64MiB\"", "\"budget\": 0.5", {"/memory/budget"}},
+      {"\"file:/var/tmp\"", "\"/var/tmp\"", {"/memory/spill", "/var/tmp", "file:FOLDER"}},
+      {"\"file:/var/tmp\"", "\"file:\"", {"/memory/spill", "file:FOLDER"}},
+      {"\"file:/var/tmp\"", "true", {"/memory/spill"}},
       {"\"policy\": \"none\"", "\"policy\": \"nonne\"", {"did you mean \"none\"?; known: "}},
       {"\"type\": \"sgd\"", "\"type\": \"sdg\"", {"/solver/type", "sgd"}},
       {"\"type\": \"cosine\"", "\"type\": \"cosinus\"", {"/solver/schedule/type", "cosine"}},

@@ -43,6 +43,18 @@ PhysicalOperation operation(CostKind kind, double flops, double bytes) {
   return op;
 }
 
+TEST_CASE("machine profile: rates of a file tier may be given") {
+  CHECK(read_text(kMachine).file == FileRates{});
+  const std::string with_file = replaced(
+      kMachine, "\"launch_us\"",
+      R"("file": {"write_bytes_per_s": 5e8, "read_bytes_per_s": 6e8, "latency_us": 70}, "launch_us")");
+  CHECK(read_text(with_file).file == FileRates{5e8, 6e8, 70});
+  CHECK_THROWS_WITH_AS(read_text(replaced(with_file, "6e8", "0")),
+                       doctest::Contains("/file/read_bytes_per_s"), ConfigError);
+  CHECK_THROWS_WITH_AS(read_text(replaced(with_file, "read_bytes", "red_bytes")),
+                       doctest::Contains("red_bytes_per_s"), ConfigError);
+}
+
 TEST_CASE("machine profile: the formula by hand") {
   const MachineProfile machine = read_text(kMachine);
   CHECK(machine.name == "by hand");

@@ -14,7 +14,7 @@ TEXT
 
 # locales is for the test that runs under a comma locale; python3 for the tests of the command line.
 packages=(g++ meson ninja-build pkg-config libeigen3-dev nlohmann-json3-dev libcli11-dev
-  doctest-dev zlib1g-dev libdnnl-dev python3 locales)
+  doctest-dev zlib1g-dev libdnnl-dev liburing-dev python3 locales)
 check_only=no
 for argument in "$@"; do
   case "$argument" in

@@ -30,13 +30,14 @@ std::int64_t now_ns() {
 using EventCounter = std::atomic<std::uint64_t>;
 
 struct Command {
-  enum class Kind : std::uint8_t { kernel, copy, record, wait };
+  enum class Kind : std::uint8_t { kernel, copy, copy_file, record, wait };
   Kind kind = Kind::kernel;
   const Kernel* kernel = nullptr;
   KernelArgs args;
   void* to = nullptr;
   const void* from = nullptr;
   std::int64_t bytes = 0;
+  FileCopy file;
   TimeSpan* time = nullptr;  // of a kernel or copy that is timed
   EventCounter* event = nullptr;
   std::uint64_t count = 0;
@@ -116,6 +117,7 @@ class Stream {
         note_end(command);
         break;
       case Command::Kind::copy:
+      case Command::Kind::copy_file:
         if (skip) break;
         note_start(command);
         copy(command);
@@ -145,7 +147,12 @@ class Stream {
 
   void copy(const Command& command) const {
     const Clock::time_point start = Clock::now();
-    std::memcpy(command.to, command.from, static_cast<std::size_t>(command.bytes));
+    if (command.kind == Command::Kind::copy)
+      std::memcpy(command.to, command.from, static_cast<std::size_t>(command.bytes));
+    else if (command.file.direction == IoDirection::write)
+      command.file.file->write(command.file.offset, command.file.memory, command.bytes);
+    else
+      command.file.file->read(command.file.offset, command.file.memory, command.bytes);
     if (!pace_) return;
     const double seconds =
         pace_->latency_us * 1e-6 +
@@ -228,6 +235,18 @@ class CpuDevice : public Device {
     command.bytes = bytes;
     at(stream).put(command);
   }
+  std::unique_ptr<FileTier> open_file(const std::filesystem::path& folder,
+                                      std::int64_t bytes) override {
+    return std::make_unique<FileTier>(folder, bytes);
+  }
+  void copy_file(StreamId stream, const FileCopy& copy, TimeSpan* time) override {
+    Command command;
+    command.time = time;
+    command.kind = Command::Kind::copy_file;
+    command.file = copy;
+    command.bytes = copy.bytes;
+    at(stream).put(command);
+  }
   void record(StreamId stream, EventId event) override {
     at(stream).put(event_command(Command::Kind::record, event, ++issued_[index(event)]));
   }
@@ -267,6 +286,15 @@ class CpuDevice : public Device {
 };
 
 }  // namespace
+
+std::unique_ptr<FileTier> Device::open_file(const std::filesystem::path& /*folder*/,
+                                            std::int64_t /*bytes*/) {
+  throw DeviceError("device " + description() + " has no file tier; remove \"spill\"");
+}
+
+void Device::copy_file(StreamId /*stream*/, const FileCopy& /*copy*/, TimeSpan* /*time*/) {
+  throw DeviceError("device " + description() + " has no file tier");
+}
 
 const char* to_string(StreamId stream) {
   switch (stream) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "engine/device/counted_memory.h"
+#include "engine/device/file_tier.h"
 #include "engine/graph/layer.h"
 #include "engine/ids.h"
 
@@ -36,6 +37,15 @@ struct TimeSpan {
   std::int64_t end_ns = 0;
 };
 
+// Between memory of the device and the file tier, as FileTier::read or write.
+struct FileCopy {
+  FileTier* file = nullptr;
+  IoDirection direction = IoDirection::write;  // seen from the file
+  std::int64_t offset = 0;
+  void* memory = nullptr;
+  std::int64_t bytes = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -56,6 +66,10 @@ class Device {
   virtual void release_host(void* memory) { host_memory_.release(memory); }
   virtual MemoryCounters host_counters() const { return host_memory_.counters(); }
 
+  // The file tier. A device whose memory files cannot be read into throws DeviceError.
+  virtual std::unique_ptr<FileTier> open_file(const std::filesystem::path& folder,
+                                              std::int64_t bytes);
+
   // Room for programs of so many events and commands between two synchronisations.
   virtual void reserve(std::int64_t num_events, std::int64_t num_commands) = 0;
   // `kernel` and the arrays in `args` must live until the work is done. So must `time`, if given:
@@ -64,6 +78,8 @@ class Device {
                       TimeSpan* time = nullptr) = 0;
   virtual void copy(StreamId stream, void* to, const void* from, std::int64_t bytes,
                     TimeSpan* time = nullptr) = 0;
+  // `copy.file` must live until the work is done. What goes wrong is an exception of the stream.
+  virtual void copy_file(StreamId stream, const FileCopy& copy, TimeSpan* time = nullptr);
   virtual void record(StreamId stream, EventId event) = 0;
   virtual void wait(StreamId stream, EventId event) = 0;
   // Blocks until all streams are idle. Rethrows the first exception of a kernel; work behind it was
@@ -74,7 +90,8 @@ class Device {
   CountedMemory host_memory_;
 };
 
-// The reference and cpu devices: streams are threads. With a pace, copies take at least so long.
+// The reference and cpu devices: streams are threads. With a pace, copies take at least so long;
+// those of the file tier too, since they would have to cross the link.
 std::unique_ptr<Device> make_cpu_device(DeviceKind kind, std::optional<LinkPace> pace = {});
 
 }  // namespace layup

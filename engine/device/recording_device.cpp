@@ -12,6 +12,9 @@
 namespace layup {
 namespace {
 
+// As memory from the system is: good for direct I/O.
+constexpr std::align_val_t kBlockAlignment{kFileAlignment};
+
 std::string to_string(const RecordedAddress& address) {
   if (address.block < 0) return "host";
   return "block " + std::to_string(address.block) + "+" + std::to_string(address.offset);
@@ -26,6 +29,12 @@ std::string to_string(const RecordedCall& call) {
     case RecordedCall::Kind::copy:
       return stream + "copy " + std::to_string(call.bytes) + " bytes, " + to_string(call.from) +
              " -> " + to_string(call.to);
+    case RecordedCall::Kind::copy_file: {
+      const std::string file = "file+" + std::to_string(call.file_offset);
+      const bool writes = call.direction == IoDirection::write;
+      return stream + "copy " + std::to_string(call.bytes) + " bytes, " +
+             (writes ? to_string(call.from) : file) + " -> " + (writes ? file : to_string(call.to));
+    }
     case RecordedCall::Kind::record: return stream + "record " + std::to_string(index(call.event));
     case RecordedCall::Kind::wait: return stream + "wait " + std::to_string(index(call.event));
     case RecordedCall::Kind::synchronize: return "synchronize";
@@ -34,8 +43,7 @@ std::string to_string(const RecordedCall& call) {
 }
 
 RecordingDevice::~RecordingDevice() {
-  for (const BlockOfMemory& block : blocks_)
-    ::operator delete (block.memory, std::align_val_t{kAlignment});
+  for (const BlockOfMemory& block : blocks_) ::operator delete(block.memory, kBlockAlignment);
 }
 
 std::string RecordingDevice::calls_text() const {
@@ -50,8 +58,8 @@ void* RecordingDevice::allocate(std::int64_t bytes) {
     throw DeviceError("the recording device was told to have no " + format_bytes(bytes) +
                       " of memory");
   }
-  auto* memory = static_cast<char*>(
-      ::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kAlignment}));
+  auto* memory =
+      static_cast<char*>(::operator new(static_cast<std::size_t>(bytes), kBlockAlignment));
   blocks_.push_back({memory, bytes, num_blocks_++});
   counters_.live_bytes += bytes;
   counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.live_bytes);
@@ -69,7 +77,7 @@ void RecordingDevice::release(void* memory) {
   });
   LAYUP_ASSERT(found != blocks_.end());
   counters_.live_bytes -= found->bytes;
-  ::operator delete (memory, std::align_val_t{kAlignment});
+  ::operator delete(memory, kBlockAlignment);
   blocks_.erase(found);
 }
 
@@ -131,6 +139,24 @@ void RecordingDevice::copy(StreamId stream, void* to, const void* from, std::int
   note(call);
   note_time(time);
   run([&] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
+}
+
+void RecordingDevice::copy_file(StreamId stream, const FileCopy& copy, TimeSpan* time) {
+  RecordedCall call;
+  call.kind = RecordedCall::Kind::copy_file;
+  call.stream = stream;
+  call.bytes = copy.bytes;
+  call.direction = copy.direction;
+  (copy.direction == IoDirection::write ? call.from : call.to) = address(copy.memory);
+  call.file_offset = copy.offset;
+  note(call);
+  note_time(time);
+  run([&] {
+    if (copy.direction == IoDirection::write)
+      copy.file->write(copy.offset, copy.memory, copy.bytes);
+    else
+      copy.file->read(copy.offset, copy.memory, copy.bytes);
+  });
 }
 
 void RecordingDevice::record(StreamId stream, EventId event) {

@@ -22,13 +22,16 @@ struct RecordedAddress {
 };
 
 struct RecordedCall {
-  enum class Kind : std::uint8_t { launch, copy, record, wait, synchronize };
+  enum class Kind : std::uint8_t { launch, copy, copy_file, record, wait, synchronize };
   Kind kind = Kind::launch;
   StreamId stream = StreamId::compute;  // but for synchronize
   EventId event{};                      // of record and wait
   std::int64_t bytes = 0;               // of a copy, with the two ends
   RecordedAddress to;
   RecordedAddress from;
+  // Of a copy to or from a file; the other end is in `to` or `from`.
+  IoDirection direction = IoDirection::write;
+  std::int64_t file_offset = 0;
 
   bool operator==(const RecordedCall&) const = default;
 };
@@ -60,6 +63,14 @@ class RecordingDevice : public Device {
   void* allocate(std::int64_t bytes) override;
   void touch(void* memory, std::int64_t bytes) override;
   void release(void* memory) override;
+  // What `opener` gives; without one there is no file tier.
+  void open_files_with(std::function<std::unique_ptr<FileTier>(std::int64_t bytes)> opener) {
+    opener_ = std::move(opener);
+  }
+  std::unique_ptr<FileTier> open_file(const std::filesystem::path& folder,
+                                      std::int64_t bytes) override {
+    return opener_ ? opener_(bytes) : Device::open_file(folder, bytes);
+  }
   MemoryCounters counters() const override { return counters_; }
   // Also what is checked: more events, or more calls between two synchronisations, are a
   // programmer's mistake (std::logic_error).
@@ -69,6 +80,7 @@ class RecordingDevice : public Device {
               TimeSpan* time = nullptr) override;
   void copy(StreamId stream, void* to, const void* from, std::int64_t bytes,
             TimeSpan* time = nullptr) override;
+  void copy_file(StreamId stream, const FileCopy& copy, TimeSpan* time = nullptr) override;
   void record(StreamId stream, EventId event) override;
   void wait(StreamId stream, EventId event) override;
   void synchronize() override;
@@ -92,6 +104,7 @@ class RecordingDevice : public Device {
   std::int64_t num_blocks_ = 0;
   std::optional<std::int64_t> allocations_left_;
   std::function<void(const KernelArgs&)> observer_;
+  std::function<std::unique_ptr<FileTier>(std::int64_t bytes)> opener_;
   MemoryCounters counters_;
   std::int64_t num_events_ = 0;
   std::int64_t num_commands_ = 16;

@@ -148,6 +148,15 @@ PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, 
   return physical;
 }
 
+void widen_alignment(PhysicalGraph& graph, std::int64_t alignment) {
+  graph.alignment = alignment;
+  for (PhysicalValue& value : graph.values)
+    if (!is_persistent(value.kind)) value.bytes = round_up(value.bytes, alignment);
+  for (auto* operations : {&graph.operations, &graph.replays})
+    for (PhysicalOperation& op : *operations)
+      op.workspace_bytes = round_up(op.workspace_bytes, alignment);
+}
+
 Kernel make_kernel(const Graph& graph, const Solver* solver, const PhysicalGraph& physical,
                    const PhysicalOperation& op) {
   if (physical.device != DeviceKind::reference)

@@ -16,8 +16,11 @@ namespace layup {
 // Every value and workspace begins at a multiple of this, and takes a multiple of it.
 inline constexpr std::int64_t kAlignment = 64;
 
+// Direct I/O wants this of offsets, addresses and lengths (512 would do for some devices).
+inline constexpr std::int64_t kFileAlignment = 4096;
+
 struct PhysicalValue : Value {
-  std::int64_t bytes = 0;  // padded to kAlignment
+  std::int64_t bytes = 0;  // padded to PhysicalGraph::alignment (what persists: to kAlignment)
   Layout layout;
 };
 
@@ -48,6 +51,7 @@ struct PhysicalGraph {
   DeviceKind device = DeviceKind::reference;
   KernelOptions options;
   int threads = 1;
+  std::int64_t alignment = kAlignment;  // of all but what persists
   std::int64_t batch = 0;
   bool is_training = true;
   std::int64_t num_layers = 0;
@@ -74,6 +78,10 @@ inline std::int64_t num_elements(const PhysicalValue& value) {  // with padding
 // Throws DeviceError for a device that this build does not have.
 PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, DeviceKind device,
                              int threads, const KernelOptions& options = {});
+
+// Values and workspaces but those that persist begin at a multiple of `alignment` (a multiple of
+// kAlignment) and take a multiple of it, as copies to and from a file want.
+void widen_alignment(PhysicalGraph& graph, std::int64_t alignment);
 
 // The kernel of one operation of `physical` (which must come from `graph`). `solver` makes updates;
 // null if there are none. What is allocated is allocated here, not when the kernel runs.

@@ -102,6 +102,7 @@ Outcome outcome_of(TrainingRun& run, float loss) {
   outcome.planned_bytes = run.plan().planned_peak_bytes;
   outcome.measured_bytes = run.session().measured_peak_bytes();
   outcome.host_bytes = run.plan().host_bytes;
+  outcome.file_bytes = run.plan().file_bytes;
   outcome.measured_host_bytes = run.session().measured_host_bytes();
   outcome.allocations_after_start = run.session().allocations_after_start();
   for (const Action& action : run.plan().main().plan.actions)

@@ -24,6 +24,7 @@ struct Outcome {
   std::int64_t measured_bytes = 0;
   std::int64_t host_bytes = 0;
   std::int64_t measured_host_bytes = 0;
+  std::int64_t file_bytes = 0;
   std::int64_t allocations_after_start = 0;
   int num_replays = 0;  // in the plan of the main program
 };

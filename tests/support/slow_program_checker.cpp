@@ -11,6 +11,9 @@ namespace {
 constexpr std::int64_t kPiece = 64;
 constexpr int kNothing = -2;
 constexpr int kBeforeStep = -1;
+constexpr int kDevice = 0;
+constexpr int kHost = 1;
+constexpr int kFile = 2;
 
 // What a piece of memory holds: a value, as operation `made_by` of the graph leaves it.
 struct Piece {
@@ -22,7 +25,7 @@ struct Piece {
 
 struct Access {
   std::size_t instruction = 0;
-  bool on_host = false;
+  int memory = kDevice;
   bool writes = false;
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -77,30 +80,33 @@ class Checker {
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& self = program_.instructions[i];
       for (const Operand& operand : self.reads)
-        accesses_.push_back({i, false, false, operand.offset, operand.offset + operand.bytes});
+        accesses_.push_back({i, kDevice, false, operand.offset, operand.offset + operand.bytes});
       for (const Operand& operand : self.writes)
-        accesses_.push_back({i, false, true, operand.offset, operand.offset + operand.bytes});
+        accesses_.push_back({i, kDevice, true, operand.offset, operand.offset + operand.bytes});
       if (is_kernel(self)) {
         if (self.workspace_bytes > 0)
-          accesses_.push_back({i, false, true, self.workspace_offset,
+          accesses_.push_back({i, kDevice, true, self.workspace_offset,
                                self.workspace_offset + self.workspace_bytes});
         continue;
       }
       const bool goes_out = self.kind == Instruction::Kind::copy_out;
       const Operand& copied = goes_out ? self.reads[0] : self.writes[0];
-      accesses_.push_back({i, true, goes_out, self.host_offset, self.host_offset + copied.bytes});
+      accesses_.push_back({i, self.tier == Tier::file ? kFile : kHost, goes_out, self.host_offset,
+                           self.host_offset + copied.bytes});
     }
   }
 
   bool accesses_are_inside() const {
     return std::all_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
       return access.begin >= 0 && access.begin < access.end &&
-             access.end <= (access.on_host ? program_.host_bytes : program_.arena_bytes);
+             access.end <= (access.memory == kDevice ? program_.arena_bytes
+                            : access.memory == kHost ? program_.host_bytes
+                                                     : program_.file_bytes);
     });
   }
 
   static bool meet(const Access& a, const Access& b) {
-    return a.on_host == b.on_host && a.begin < b.end && b.begin < a.end;
+    return a.memory == b.memory && a.begin < b.end && b.begin < a.end;
   }
 
   bool conflicts_are_ordered() const {
@@ -188,6 +194,7 @@ class Checker {
   std::string follow_values() {
     device_.assign(static_cast<std::size_t>(program_.arena_bytes / kPiece), {});
     host_.assign(static_cast<std::size_t>(program_.host_bytes / kPiece), {});
+    file_.assign(static_cast<std::size_t>(program_.file_bytes / kPiece), {});
     for (const Operand& operand : program_.persistent)
       put(device_, operand.offset, operand.bytes, {operand.value, kBeforeStep});
     for (const Instruction& instruction : program_.instructions) {
@@ -238,11 +245,15 @@ class Checker {
   std::string copy(const Instruction& instruction) {
     const bool goes_out = instruction.kind == Instruction::Kind::copy_out;
     const Operand& operand = goes_out ? instruction.reads[0] : instruction.writes[0];
-    Memory& from = goes_out ? device_ : host_;
-    Memory& to = goes_out ? host_ : device_;
+    const bool is_file = instruction.tier == Tier::file;
+    Memory& below = is_file ? file_ : host_;
+    Memory& from = goes_out ? device_ : below;
+    Memory& to = goes_out ? below : device_;
     const std::int64_t read_at = goes_out ? operand.offset : instruction.host_offset;
     const std::int64_t written_at = goes_out ? instruction.host_offset : operand.offset;
     if (operand.bytes != graph_.value(operand.value).bytes) return "the size of a copy";
+    for (const std::int64_t number : {operand.bytes, read_at, written_at})
+      if (is_file && number % kFileAlignment != 0) return "the alignment of a copy";
     const Piece piece = from[static_cast<std::size_t>(read_at / kPiece)];
     if (piece.value != operand.value || !holds(from, read_at, operand.bytes, piece))
       return "a copy";
@@ -256,6 +267,7 @@ class Checker {
   std::vector<Access> accesses_;
   Memory device_;
   Memory host_;
+  Memory file_;
   std::map<int, int> runs_;
 };
 

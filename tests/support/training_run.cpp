@@ -27,11 +27,12 @@ void replace_plan(SessionPlan& session, ProgramId id, const MemoryPlan& plan) {
   validate_plan(plan, program.physical);
   program.program = lower(program.physical, plan);
   program.plan = plan;
-  session.planned_peak_bytes = session.host_bytes = 0;
+  session.planned_peak_bytes = session.host_bytes = session.file_bytes = 0;
   for (const auto& planned : session.programs)
     if (planned) {
       session.planned_peak_bytes = std::max(session.planned_peak_bytes, planned->plan.arena_bytes);
       session.host_bytes = std::max(session.host_bytes, planned->plan.host_bytes);
+      session.file_bytes = std::max(session.file_bytes, planned->plan.file_bytes);
     }
 }
 
