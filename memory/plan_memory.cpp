@@ -15,11 +15,32 @@
 namespace layup {
 namespace {
 
-const Policy& require_policy(const std::string& name) {
-  const Policy* policy = find_policy(name);
-  if (policy != nullptr) return *policy;
-  const std::vector<std::string> known = policy_names();
+// A policy and the variants that are tried: [first, end).
+struct Choice {
+  const Policy* policy = nullptr;
+  int first_variant = 0;
+  int end_variant = 0;
+};
+
+Choice require_policy(const std::string& name) {
+  const std::size_t slash = name.find('/');
+  const Policy* policy = find_policy(name.substr(0, slash));
+  if (policy != nullptr && slash == std::string::npos) return {policy, 0, policy->num_variants};
+  if (policy != nullptr) {
+    const auto& names = policy->variant_names;
+    const auto found = std::find(names.begin(), names.end(), name.substr(slash + 1));
+    const auto number = static_cast<int>(found - names.begin());
+    if (found != names.end()) return {policy, number, number + 1};
+  }
+  const std::vector<std::string> known = plannable_names();
   throw ConfigError("unknown policy \"" + name + "\"" + suggestion(name, known));
+}
+
+// The graph of which a policy's plans are made.
+PhysicalGraph graph_for(const Policy& policy, const PhysicalGraph& graph) {
+  PhysicalGraph changed = graph;
+  if (policy.add_reads != nullptr) policy.add_reads(changed);
+  return changed;
 }
 
 // How full copies may make the device (see place_copies): each is tried.
@@ -43,21 +64,23 @@ struct Draft {
 class Search {
  public:
   Search(const PhysicalGraph& graph, const CostModel& cost, const PlanOptions& options,
-         const Policy& policy)
-      : graph_(graph),
+         const std::string& name, const Choice& choice)
+      : graph_(graph_for(*choice.policy, graph)),
         cost_(cost),
         options_(options),
-        policy_(policy),
-        uses_(find_uses(graph)),
+        name_(name),
+        policy_(*choice.policy),
+        uses_(find_uses(graph_)),
         persistent_(options.persistent ? *options.persistent : layout_persistent(graph)) {
-    const std::int64_t all = std::int64_t{policy.num_variants} * policy.num_levels *
+    const std::int64_t all = std::int64_t{choice.end_variant - choice.first_variant} *
+                             policy_.num_levels *
                              static_cast<std::int64_t>(graph.operations.size());
-    for (int variant = 0; variant < policy.num_variants; ++variant) {
+    for (int variant = choice.first_variant; variant < choice.end_variant; ++variant) {
       if (all > kMostScheduled) {
-        if (variant >= policy.first_tight_variant && any_may_fit()) break;
+        if (variant >= policy_.first_tight_variant && any_may_fit()) break;
         add_by_bisection(variant);
       } else {
-        for (int level = 0; level < policy.num_levels; ++level) add_draft(variant, level);
+        for (int level = 0; level < policy_.num_levels; ++level) add_draft(variant, level);
       }
     }
   }
@@ -186,13 +209,13 @@ class Search {
   }
 
   MemoryPlan finish(std::size_t draft, std::size_t fill) const {
-    return finish_plan(graph_, policy_.name, drafts_[draft].decisions, actions(draft, fill),
-                       persistent_);
+    return finish_plan(graph_, name_, drafts_[draft].decisions, actions(draft, fill), persistent_);
   }
 
-  const PhysicalGraph& graph_;
+  const PhysicalGraph graph_;
   const CostModel& cost_;
   const PlanOptions& options_;
+  const std::string name_;
   const Policy& policy_;
   const ValueUses uses_;
   const PersistentLayout persistent_;
@@ -241,7 +264,7 @@ PlanResult plan_memory(const PhysicalGraph& graph, const CostModel& cost,
   const std::vector<std::string> names =
       options.policy == "auto" ? policies_of_auto(options) : std::vector{options.policy};
   for (const std::string& name : names) {
-    Search search(graph, cost, options, require_policy(name));
+    Search search(graph, cost, options, name, require_policy(name));
     if (!options.budget_bytes) return describe(graph, cost, options, search.smallest());
     if (std::optional<MemoryPlan> plan = search.best_within_budget())
       return describe(graph, cost, options, std::move(*plan));
@@ -256,7 +279,7 @@ std::optional<std::int64_t> minimum_budget_bytes(const PhysicalGraph& graph, con
   unbounded.budget_bytes = 0;
   const std::string name =
       options.policy == "auto" ? policies_of_auto(unbounded).back() : options.policy;
-  const MemoryPlan plan = Search(graph, cost, options, require_policy(name)).smallest();
+  const MemoryPlan plan = Search(graph, cost, options, name, require_policy(name)).smallest();
   if (options.host_budget_bytes && plan.host_bytes > *options.host_budget_bytes)
     return std::nullopt;
   return plan.arena_bytes;

@@ -43,14 +43,6 @@ bool is_fork(const PolicyInput& input, const std::vector<int>& num_readers, Valu
   return input.graph.value(value).kind != ValueKind::saved && num_readers[index(value)] > 1;
 }
 
-std::vector<int> count_forward_readers(const PolicyInput& input) {
-  std::vector<int> readers(input.graph.values.size(), 0);
-  for (std::int32_t i = 0; i < input.uses.first_backward; ++i)
-    for (const ValueId value : input.graph.operations[static_cast<std::size_t>(i)].reads)
-      ++readers[index(value)];
-  return readers;
-}
-
 // Without a host tier (or with a small one), what would be offloaded beyond it stays: the later
 // half of the network first, since it stays for a shorter time.
 void respect_host_budget(const PolicyInput& input, Decisions& decisions) {
