@@ -19,21 +19,6 @@
 namespace layup {
 namespace {
 
-std::int64_t padded_length(const Window& window, std::int64_t kernel, std::int64_t padding,
-                           std::int64_t extent) {
-  return std::min(window.start + kernel, extent + padding) - window.start;
-}
-
-float divisor(const PoolShape& pool, const Window& rows, const Window& columns,
-              bool count_include_pad) {
-  const PoolParams& params = pool.params;
-  if (!count_include_pad)
-    return static_cast<float>((rows.end - rows.begin) * (columns.end - columns.begin));
-  return static_cast<float>(
-      padded_length(rows, params.kernel[0], params.padding[0], pool.height) *
-      padded_length(columns, params.kernel[1], params.padding[1], pool.width));
-}
-
 void forward_plane(const PoolShape& pool, bool count_include_pad, const float* x, float* y) {
   for (std::int64_t p = 0; p < pool.out_height; ++p)
     for (std::int64_t q = 0; q < pool.out_width; ++q) {
@@ -43,7 +28,7 @@ void forward_plane(const PoolShape& pool, bool count_include_pad, const float* x
       for (std::int64_t h = rows.begin; h < rows.end; ++h)
         for (std::int64_t w = columns.begin; w < columns.end; ++w) sum += x[h * pool.width + w];
       y[p * pool.out_width + q] =
-          static_cast<float>(sum / divisor(pool, rows, columns, count_include_pad));
+          static_cast<float>(sum / average_divisor(pool, rows, columns, count_include_pad));
     }
 }
 
@@ -54,7 +39,7 @@ void backward_plane(const PoolShape& pool, bool count_include_pad, const float* 
       const Window rows = row_window(pool, p);
       const Window columns = column_window(pool, q);
       const float share =
-          dy[p * pool.out_width + q] / divisor(pool, rows, columns, count_include_pad);
+          dy[p * pool.out_width + q] / average_divisor(pool, rows, columns, count_include_pad);
       for (std::int64_t h = rows.begin; h < rows.end; ++h)
         for (std::int64_t w = columns.begin; w < columns.end; ++w) dx[h * pool.width + w] += share;
     }

@@ -32,7 +32,8 @@ class Conv2d final : public Layer {
         dilation_(params.get_ints("dilation", 2, 1, {1, kMaxSize})),
         groups_(params.get_int("groups", 1, {1, kMaxSize})),
         has_bias_(params.get_bool("bias", true)),
-        init_(read_init_rule(params, "init")) {}
+        init_(read_init_rule(params, "init")),
+        bias_init_(read_bias_init_rule(params, has_bias_)) {}
 
   LayerInfo infer(std::span<const TensorSpec> inputs) const override;
   std::int64_t workspace_bytes(const KernelRequest& request) const override;
@@ -52,6 +53,7 @@ class Conv2d final : public Layer {
   Index groups_;
   bool has_bias_;
   InitRule init_;
+  std::optional<InitRule> bias_init_;
 };
 
 ConvGeometry Conv2d::geometry(std::span<const TensorSpec> inputs) const {
@@ -100,7 +102,8 @@ LayerInfo Conv2d::infer(std::span<const TensorSpec> inputs) const {
   num_bytes(info.output);
   num_bytes({weight, DType::f32});
   info.parameters.push_back({"weight", weight, resolve(init_, weight)});
-  if (has_bias_) info.parameters.push_back({"bias", {g.out_channels}, resolve_bias(init_, weight)});
+  if (has_bias_)
+    info.parameters.push_back({"bias", {g.out_channels}, resolve_bias(init_, bias_init_, weight)});
   info.cost_kind = CostKind::conv;
 
   const double flops = 2.0 * static_cast<double>(num_elements(info.output.shape)) *
@@ -154,14 +157,16 @@ Kernel Conv2d::make_kernel(const KernelRequest& request) const {
 }
 
 Json Conv2d::params() const {
-  return {{"out_channels", out_channels_},
-          {"kernel", kernel_},
-          {"stride", stride_},
-          {"padding", padding_},
-          {"dilation", dilation_},
-          {"groups", groups_},
-          {"bias", has_bias_},
-          {"init", init_.json}};
+  Json params = {{"out_channels", out_channels_},
+                 {"kernel", kernel_},
+                 {"stride", stride_},
+                 {"padding", padding_},
+                 {"dilation", dilation_},
+                 {"groups", groups_},
+                 {"bias", has_bias_},
+                 {"init", init_.json}};
+  if (bias_init_) params["bias_init"] = bias_init_->json;
+  return params;
 }
 
 LayerExample example(Json params, Shape x) {
@@ -179,6 +184,10 @@ LayerType conv2d_layer() {
       .examples = {
           example({{"out_channels", 4}, {"kernel", 3}, {"padding", 1}}, {2, 3, 7, 6}),
           example({{"out_channels", 3}, {"kernel", 3}}, {1, 2, 5, 6}),
+          example({{"out_channels", 2},
+                   {"kernel", 2},
+                   {"bias_init", {{"type", "constant"}, {"value", 0.1}}}},
+                  {1, 1, 3, 3}),
           example({{"out_channels", 6}, {"kernel", 1}, {"bias", false}}, {2, 5, 4, 4}),
           example({{"out_channels", 4}, {"kernel", 1}, {"stride", 2}}, {2, 3, 7, 5}),
           example({{"out_channels", 2}, {"kernel", 1}, {"padding", 1}}, {1, 3, 3, 4}),

@@ -55,12 +55,15 @@ class Linear final : public Layer {
   explicit Linear(JsonReader& params)
       : out_features_(params.require_int("out_features", {1, Index{1} << 40})),
         has_bias_(params.get_bool("bias", true)),
-        init_(read_init_rule(params, "init")) {}
+        init_(read_init_rule(params, "init")),
+        bias_init_(read_bias_init_rule(params, has_bias_)) {}
 
   LayerInfo infer(std::span<const TensorSpec> inputs) const override;
   Kernel make_kernel(const KernelRequest& request) const override;
   Json params() const override {
-    return {{"out_features", out_features_}, {"bias", has_bias_}, {"init", init_.json}};
+    Json params = {{"out_features", out_features_}, {"bias", has_bias_}, {"init", init_.json}};
+    if (bias_init_) params["bias_init"] = bias_init_->json;
+    return params;
   }
 
  private:
@@ -69,6 +72,7 @@ class Linear final : public Layer {
   Index out_features_;
   bool has_bias_;
   InitRule init_;
+  std::optional<InitRule> bias_init_;
 };
 
 LinearSizes Linear::sizes(std::span<const TensorSpec> inputs) const {
@@ -86,7 +90,8 @@ LayerInfo Linear::infer(std::span<const TensorSpec> inputs) const {
   num_bytes(info.output);
   num_bytes({weight, DType::f32});
   info.parameters.push_back({"weight", weight, resolve(init_, weight)});
-  if (has_bias_) info.parameters.push_back({"bias", {size.out}, resolve_bias(init_, weight)});
+  if (has_bias_)
+    info.parameters.push_back({"bias", {size.out}, resolve_bias(init_, bias_init_, weight)});
   info.cost_kind = CostKind::linear;
 
   const double flops =
@@ -152,6 +157,10 @@ LayerType linear_layer() {
               example({{"out_features", 3}, {"init", {{"type", "normal"}, {"std", 0.3}}}}, {1, 6}),
               example({{"out_features", 1}}, {4, 3}),
               example({{"out_features", 7}, {"init", "xavier_uniform"}}, {2, 1}),
+              example({{"out_features", 2},
+                       {"init", {{"type", "normal"}, {"std", 0.3}}},
+                       {"bias_init", "default"}},
+                      {2, 3}),
           }};
 }
 

@@ -21,6 +21,11 @@ std::int64_t num_windows(std::int64_t extent, std::int64_t kernel, std::int64_t 
   return last_in_padding ? count - 1 : count;
 }
 
+std::int64_t padded_length(const Window& window, std::int64_t kernel, std::int64_t padding,
+                           std::int64_t extent) {
+  return std::min(window.start + kernel, extent + padding) - window.start;
+}
+
 }  // namespace
 
 PoolParams read_pool_params(JsonReader& params) {
@@ -70,6 +75,16 @@ PoolShape infer_pool_shape(std::string_view layer, std::span<const TensorSpec> i
 
 Shape output_shape(const Shape& x, const PoolShape& pool) {
   return {x[0], x[1], pool.out_height, pool.out_width};
+}
+
+float average_divisor(const PoolShape& pool, const Window& rows, const Window& columns,
+                      bool count_include_pad) {
+  const PoolParams& params = pool.params;
+  if (!count_include_pad)
+    return static_cast<float>((rows.end - rows.begin) * (columns.end - columns.begin));
+  return static_cast<float>(
+      padded_length(rows, params.kernel[0], params.padding[0], pool.height) *
+      padded_length(columns, params.kernel[1], params.padding[1], pool.width));
 }
 
 }  // namespace layup

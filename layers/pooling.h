@@ -66,4 +66,8 @@ inline Window column_window(const PoolShape& pool, std::int64_t q) {
                    pool.width);
 }
 
+// By what avg_pool2d divides the sum of a window (its contract says which elements count).
+float average_divisor(const PoolShape& pool, const Window& rows, const Window& columns,
+                      bool count_include_pad);
+
 }  // namespace layup

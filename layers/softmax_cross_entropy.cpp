@@ -4,8 +4,11 @@
 //   x [N, K] or [N, K, 1, 1], labels i32[N];  y [1];  metric "correct"; saved0 [N]
 //   m = max(x_n), s = log(sum(exp(x_n - m)))                              saved0 = s
 //   loss_n = s - (1 - e) * (x_n[label] - m) - e * mean(x_n - m)           e = label_smoothing
-//   y = mean(loss_n);  correct = number of n whose first largest x_n is at the label
-//   dx = loss_gradient / N * (exp(x - m - s) - e / K - (1 - e) * [k = label])
+//   y = weight * mean(loss_n);  correct = number of n whose first largest x_n is at the label
+//   dx = loss_gradient * weight / N * (exp(x - m - s) - e / K - (1 - e) * [k = label])
+//
+// JSON: label_smoothing (0), weight (1), training_only (false): evaluation leaves the loss out, as
+// that of an auxiliary classifier. A network's loss is the sum of those that it has.
 //
 // m is found again in backward rather than folded into saved0, where large logits would swallow
 // the digits of s. All sums in double and in a fixed order.
@@ -13,7 +16,7 @@
 // sec. 7. Backward reads: x, labels, saved0. In place: dx over x. Recompute: no, a loss is never
 // replayed. A label outside [0, K) gives a loss and a gradient of NaN. The forward pass reports a
 // loss that is not finite in StepState::failed. Errors: ConfigError if label_smoothing is not in
-// [0, 1].
+// [0, 1] or the weight is not positive.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -30,6 +33,7 @@ struct LossShape {
   std::int64_t num_samples = 0;
   std::int64_t classes = 0;
   double smoothing = 0;
+  double weight = 1;
 };
 
 // One sample's row of the workspace.
@@ -85,7 +89,8 @@ void run_forward(const LossShape& shape, int threads, const KernelArgs& args, fl
     total.loss += samples[n].loss;
     total.correct += samples[n].correct;
   }
-  *args.write(0) = static_cast<float>(total.loss / static_cast<double>(shape.num_samples));
+  *args.write(0) =
+      static_cast<float>(shape.weight * (total.loss / static_cast<double>(shape.num_samples)));
   *correct = static_cast<float>(total.correct);
 }
 
@@ -94,8 +99,8 @@ void run_backward(const LossShape& shape, int threads, const KernelArgs& args) {
   const auto* labels = args.read<std::int32_t>(1);
   const float* log_sums = args.read(2);
   float* dx = args.write(0);
-  const double scale =
-      static_cast<double>(args.state->loss_gradient) / static_cast<double>(shape.num_samples);
+  const double scale = static_cast<double>(args.state->loss_gradient) * shape.weight /
+                       static_cast<double>(shape.num_samples);
   const double base = shape.smoothing / static_cast<double>(shape.classes);
   parallel_for(threads, shape.num_samples, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
@@ -113,7 +118,8 @@ void run_backward(const LossShape& shape, int threads, const KernelArgs& args) {
 
 class SoftmaxCrossEntropy : public Layer {
  public:
-  explicit SoftmaxCrossEntropy(double smoothing) : smoothing_(smoothing) {}
+  SoftmaxCrossEntropy(double smoothing, double weight, bool training_only)
+      : smoothing_(smoothing), weight_(weight), training_only_(training_only) {}
 
   LayerInfo infer(std::span<const TensorSpec> inputs) const override {
     const TensorSpec& x = only_input("softmax_cross_entropy", inputs);
@@ -129,6 +135,7 @@ class SoftmaxCrossEntropy : public Layer {
     info.saved = {{{shape[0]}}};
     info.metrics = {"correct"};
     info.is_loss = true;
+    info.training_only = training_only_;
     info.pass(Pass::forward) = {
         {{Role::x}, {Role::labels}}, {{Role::y}, {Role::saved}, {Role::metric}}, {}, flops};
     info.pass(Pass::evaluate) = {
@@ -145,7 +152,7 @@ class SoftmaxCrossEntropy : public Layer {
 
   Kernel make_kernel(const KernelRequest& request) const override {
     const Shape& x = request.inputs[0].shape;
-    const LossShape shape{x[0], x[1], smoothing_};
+    const LossShape shape{x[0], x[1], smoothing_, weight_};
     const int threads = request.threads;
     if (request.pass == Pass::backward_data)
       return [=](const KernelArgs& args) { run_backward(shape, threads, args); };
@@ -161,15 +168,24 @@ class SoftmaxCrossEntropy : public Layer {
     };
   }
 
-  Json params() const override { return {{"label_smoothing", smoothing_}}; }
+  Json params() const override {
+    Json params = {{"label_smoothing", smoothing_}};
+    if (weight_ != 1) params["weight"] = weight_;
+    if (training_only_) params["training_only"] = true;
+    return params;
+  }
 
  private:
   double smoothing_;
+  double weight_;
+  bool training_only_;
 };
 
 std::unique_ptr<Layer> read(JsonReader& params) {
   return std::make_unique<SoftmaxCrossEntropy>(
-      params.get_number("label_smoothing", 0, {.min = 0, .max = 1}));
+      params.get_number("label_smoothing", 0, {.min = 0, .max = 1}),
+      params.get_number("weight", 1, {.min = 0, .min_excluded = true}),
+      params.get_bool("training_only", false));
 }
 
 }  // namespace
@@ -180,6 +196,7 @@ LayerType softmax_cross_entropy_layer() {
           {{Json::object(), {{{5, 7}}}},
            {{{"label_smoothing", 0.1}}, {{{4, 3}}}},
            {{{"label_smoothing", 1}}, {{{2, 5}}}},
+           {{{"weight", 0.3}, {"training_only", true}}, {{{4, 3}}}},
            {Json::object(), {{{3, 4, 1, 1}}}},
            {Json::object(), {{{1, 1}}}}}};
 }

@@ -12,9 +12,13 @@ std::string NetworkWriter::add(const std::string& name, const std::string& type,
                                const std::vector<std::string>& inputs) {
   Json layer = {{"name", name}, {"type", type}};
   layer.update(params);
-  if (!inputs.empty()) layer["inputs"] = inputs;
+  if (!inputs.empty()) {
+    layer["inputs"] = inputs;
+  } else if (last_ != previous_) {
+    layer["inputs"] = {last_};
+  }
   network_["layers"].push_back(std::move(layer));
-  last_ = name;
+  last_ = previous_ = name;
   return name;
 }
 
@@ -34,10 +38,26 @@ HeadOptions read_head_options(JsonReader& model, const ModelInput& input) {
   return head;
 }
 
-void add_loss(NetworkWriter& network, const HeadOptions& head) {
+Json loss_params(const HeadOptions& head) {
   Json params = Json::object();
   if (head.label_smoothing > 0) params["label_smoothing"] = head.label_smoothing;
-  network.add("loss", "softmax_cross_entropy", params);
+  return params;
+}
+
+void add_loss(NetworkWriter& network, const HeadOptions& head) {
+  network.add("loss", "softmax_cross_entropy", loss_params(head));
+}
+
+double read_dropout(JsonReader& model, double otherwise) {
+  return model.get_number("dropout", otherwise, {.min = 0, .max = 1, .max_excluded = true});
+}
+
+std::string add_conv_norm_relu(NetworkWriter& network, const std::string& prefix, Json conv,
+                               double eps, const std::vector<std::string>& inputs) {
+  conv["bias"] = false;
+  network.add(prefix + ".conv", "conv2d", std::move(conv), inputs);
+  network.add(prefix + ".bn", "batch_norm", {{"eps", eps}});
+  return network.add(prefix + ".relu", "relu");
 }
 
 bool check_image(JsonReader& model, const ModelInput& input, std::int64_t least_size) {
@@ -51,5 +71,7 @@ bool check_image(JsonReader& model, const ModelInput& input, std::int64_t least_
 }
 
 Json kaiming_fan_out() { return {{"type", "kaiming_normal"}, {"mode", "fan_out"}}; }
+
+Json zero_init() { return {{"type", "constant"}, {"value", 0}}; }
 
 }  // namespace layup

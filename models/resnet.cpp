@@ -8,30 +8,18 @@
 //   -
 //             global average - linear. Depth 6n+2 with basic blocks, 9n+2 with bottlenecks.
 //
-// Where a block changes the shape, its shortcut is a 1x1 convolution with batch norm
-// ("downsample"). In the file it stands behind the block's main branch, which makes the order of
-// the parameters that of torchvision.
+// Blocks: models/resnet_writer.h.
 //
 // Source: He, Zhang, Ren and Sun 2016, arXiv:1512.03385, table 1 and section 4.2.
 // Differs as torchvision does: the stride of a bottleneck is in its 3x3 convolution. Projection
 // shortcuts in the cifar style, too (the paper pads with zeros there).
-#include "models/network_writer.h"
+#include "models/resnet_writer.h"
 
 namespace layup {
 namespace {
 
 constexpr std::int64_t kMostBlocks = 100'000;
 constexpr std::int64_t kMostWidth = 65'536;
-constexpr std::int64_t kExpansion = 4;  // of a bottleneck
-
-struct ResnetOptions {
-  std::string name;
-  bool is_cifar = false;
-  bool is_bottleneck = false;
-  bool zero_init_residual = false;
-  std::int64_t width = 64;
-  std::vector<std::int64_t> blocks;  // per stage
-};
 
 struct KnownDepth {
   std::int64_t depth;
@@ -48,7 +36,7 @@ const std::vector<KnownDepth>& imagenet_depths() {
   return depths;
 }
 
-void read_imagenet_blocks(JsonReader& model, ResnetOptions& options) {
+void read_imagenet_blocks(JsonReader& model, ResnetForm& options) {
   options.blocks = {1, 1, 1, 1};
   options.is_bottleneck = true;
   options.name = "resnet";
@@ -80,7 +68,7 @@ void read_imagenet_blocks(JsonReader& model, ResnetOptions& options) {
              "6n+2, and \"blocks\": [n1, n2, n3, n4] any number of bottlenecks");
 }
 
-void read_cifar_blocks(JsonReader& model, ResnetOptions& options) {
+void read_cifar_blocks(JsonReader& model, ResnetForm& options) {
   options.is_cifar = true;
   options.is_bottleneck =
       model.get_choice("block", "basic", {"basic", "bottleneck"}) == "bottleneck";
@@ -98,8 +86,8 @@ void read_cifar_blocks(JsonReader& model, ResnetOptions& options) {
   options.name = "resnet" + std::to_string(depth) + "_cifar";
 }
 
-ResnetOptions read_resnet_options(JsonReader& model) {
-  ResnetOptions options;
+ResnetForm read_resnet_options(JsonReader& model) {
+  ResnetForm options;
   if (model.get_choice("style", "imagenet", {"imagenet", "cifar"}) == "cifar") {
     read_cifar_blocks(model, options);
   } else {
@@ -110,83 +98,12 @@ ResnetOptions read_resnet_options(JsonReader& model) {
   return options;
 }
 
-class ResnetWriter {
- public:
-  ResnetWriter(const ResnetOptions& options, const Shape& sample_shape)
-      : options_(options), network_(options.name, sample_shape) {}
-
-  Json write(const HeadOptions& head) {
-    add_stem();
-    for (std::size_t stage = 0; stage < options_.blocks.size(); ++stage)
-      for (std::int64_t i = 0; i < options_.blocks[stage]; ++i)
-        add_block("layer" + std::to_string(stage + 1) + "." + std::to_string(i) + ".",
-                  options_.width << stage, stage > 0 && i == 0 ? 2 : 1);
-    network_.add("avgpool", "global_avg_pool");
-    network_.add("flatten", "flatten");
-    network_.add("fc", "linear", {{"out_features", head.classes}});
-    add_loss(network_, head);
-    return network_.take();
-  }
-
- private:
-  void add_conv(const std::string& name, std::int64_t channels, int kernel, int stride,
-                const std::vector<std::string>& inputs = {}) {
-    Json params = {{"out_channels", channels}, {"kernel", kernel}};
-    if (stride > 1) params["stride"] = stride;
-    if (kernel > 1) params["padding"] = kernel / 2;
-    params["bias"] = false;
-    params["init"] = kaiming_fan_out();
-    network_.add(name, "conv2d", params, inputs);
-  }
-
-  void add_stem() {
-    channels_ = options_.width;
-    add_conv("conv1", channels_, options_.is_cifar ? 3 : 7, options_.is_cifar ? 1 : 2);
-    network_.add("bn1", "batch_norm");
-    network_.add("relu", "relu");
-    if (!options_.is_cifar)
-      network_.add("maxpool", "max_pool2d", {{"kernel", 3}, {"stride", 2}, {"padding", 1}});
-  }
-
-  // `planes`: channels inside the block.
-  void add_block(const std::string& prefix, std::int64_t planes, int stride) {
-    const std::string input = network_.last();
-    const std::int64_t out_channels = options_.is_bottleneck ? planes * kExpansion : planes;
-    const int num_convs = options_.is_bottleneck ? 3 : 2;
-    for (int i = 1; i <= num_convs; ++i) {
-      const bool is_last = i == num_convs;
-      const int kernel = options_.is_bottleneck && i != 2 ? 1 : 3;
-      const bool has_stride = options_.is_bottleneck ? i == 2 : i == 1;
-      const std::string number = std::to_string(i);
-      add_conv(prefix + "conv" + number, is_last ? out_channels : planes, kernel,
-               has_stride ? stride : 1);
-      Json params = Json::object();
-      if (is_last && options_.zero_init_residual) params["weight_init"] = 0;
-      network_.add(prefix + "bn" + number, "batch_norm", params);
-      if (!is_last) network_.add(prefix + "relu" + number, "relu");
-    }
-    const std::string main_branch = network_.last();
-    std::string shortcut = input;
-    if (stride != 1 || channels_ != out_channels) {
-      add_conv(prefix + "downsample.0", out_channels, 1, stride, {input});
-      shortcut = network_.add(prefix + "downsample.1", "batch_norm");
-    }
-    network_.add(prefix + "add", "add", Json::object(), {main_branch, shortcut});
-    network_.add(prefix + "relu" + std::to_string(num_convs), "relu");
-    channels_ = out_channels;
-  }
-
-  const ResnetOptions& options_;
-  NetworkWriter network_;
-  std::int64_t channels_ = 0;  // of the layer written last
-};
-
 Json build_resnet(JsonReader& model, const ModelInput& input) {
-  const ResnetOptions options = read_resnet_options(model);
+  const ResnetForm options = read_resnet_options(model);
   const HeadOptions head = read_head_options(model, input);
   model.finish();
   if (!check_image(model, input, 1)) return {};
-  return ResnetWriter(options, input.sample_shape).write(head);
+  return write_resnet(options, input.sample_shape, head);
 }
 
 }  // namespace

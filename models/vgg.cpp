@@ -40,7 +40,7 @@ VggOptions read_vgg_options(JsonReader& model) {
       options.depth == 11 || options.depth == 13 || options.depth == 16 || options.depth == 19;
   if (model.has("depth") && !known) model.fail("depth", "vgg has a depth of 11, 13, 16 or 19");
   options.has_batch_norm = model.get_bool("batch_norm", false);
-  options.dropout = model.get_number("dropout", 0.5, {.min = 0, .max = 1, .max_excluded = true});
+  options.dropout = read_dropout(model, 0.5);
   return options;
 }
 

@@ -138,6 +138,50 @@ TEST_CASE("add: other shapes are refused with both of them") {
   CHECK(error_of("add", Json::object(), {{{2, 3}}}) == "add takes two or more inputs, found 1");
 }
 
+TEST_CASE("concat: channels add up, all else must agree") {
+  const auto layer = make("concat");
+  const std::vector<TensorSpec> inputs = {{{2, 3, 4, 5}}, {{2, 1, 4, 5}}, {{2, 7, 4, 5}}};
+  CHECK(layer->infer(inputs).output.shape == Shape{2, 11, 4, 5});
+  CHECK(
+      error_of("concat", Json::object(), {{{2, 3, 4, 4}}, {{2, 1, 4, 4}}, {{2, 3, 2, 4}}}) ==
+      "concat takes inputs that differ in channels alone, but input 0 is [2, 3, 4, 4] and input 2 "
+      "is [2, 3, 2, 4]");
+  CHECK(error_of("concat", Json::object(), {{{2, 3}}, {{3, 3}}}).find("input 1 is [3, 3]") !=
+        std::string::npos);
+  CHECK(error_of("concat", Json::object(), {{{2, 3, 1}}, {{2, 3}}}).find("input 1 is [2, 3]") !=
+        std::string::npos);
+  CHECK(error_of("concat", Json::object(), {{{2}}, {{2}}}) ==
+        "concat takes inputs [N, C, ...], found [2]");
+  CHECK(error_of("concat", Json::object(), {{{2, 3}}}) ==
+        "concat takes two or more inputs, found 1");
+}
+
+TEST_CASE("lrn: the window of an even size lies to the front, alpha is divided by the size") {
+  const Json params = {{"size", 2}, {"alpha", 2}, {"beta", 1}, {"k", 1}};
+  // s = 1 + 2 / 2 * (square of the channel before, and its own)
+  CHECK(forward("lrn", params, {1, 3, 1, 1}, {1, 2, 3}) ==
+        std::vector<float>{1.0F / 2, 2.0F / 6, 3.0F / 14});
+  CHECK(error_of("lrn", {{"size", 5}}, {{{2, 3}}}) ==
+        "lrn takes an input [N, C, H, W], found [2, 3]");
+  CHECK(error_of("lrn", {{"size", 0}}, {{{1, 1, 2, 2}}}).find("(at /size)") != std::string::npos);
+}
+
+TEST_CASE("sigmoid and tanh: the ends are reached without a NaN, NaN passes") {
+  const std::vector<float> x = {-kInfinity, -1000, 1000, kInfinity, kNan};
+  for (const char* type : {"sigmoid", "tanh"}) {
+    CAPTURE(type);
+    const float low = type == std::string("tanh") ? -1 : 0;
+    const auto layer = make(type);
+    LayerHarness harness(*layer, {{{1, 5}}});
+    set(harness, {Role::x}, x);
+    set(harness, {Role::dy}, {1, 1, 1, 1, 1});
+    harness.run_step();
+    CHECK(to_vector(harness.values({Role::y}).first(4)) == std::vector<float>{low, low, 1, 1});
+    CHECK(std::isnan(harness.values({Role::y})[4]));
+    CHECK(to_vector(harness.values({Role::dx}).first(4)) == std::vector<float>(4, 0.0F));
+  }
+}
+
 TEST_CASE("flatten and global_avg_pool: shapes") {
   CHECK(output_shape("flatten", Json::object(), {2, 3, 4, 5}) == Shape{2, 60});
   CHECK(output_shape("flatten", Json::object(), {2}) == Shape{2, 1});
@@ -161,6 +205,39 @@ TEST_CASE("softmax_cross_entropy: values, label smoothing, number of correct ans
     CHECK(loss_of(0, {1, 2, 0}, pass).second == 0);
     CHECK(loss_of(0, {2, 2, 2}, pass).second == 1);  // the first of equal ones
   }
+}
+
+TEST_CASE("softmax_cross_entropy: a weight scales the loss and its gradient, not the answers") {
+  const auto after_step = [](const Json& params) {
+    const auto layer = make("softmax_cross_entropy", params);
+    LayerHarness harness(*layer, {{{1, 3}}});
+    set(harness, {Role::x}, {2, 1, 0});
+    harness.run_step();
+    return std::vector<float>{harness.values({Role::y})[0], harness.values({Role::dx})[1],
+                              harness.values({Role::metric})[0]};
+  };
+  const std::vector<float> whole = after_step(Json::object());
+  const std::vector<float> quarter = after_step({{"weight", 0.25}});
+  CHECK(quarter == std::vector<float>{whole[0] / 4, whole[1] / 4, whole[2]});
+  CHECK(error_of("softmax_cross_entropy", {{"weight", 0}}, {{{2, 2}}}).find("(at /weight)") !=
+        std::string::npos);
+}
+
+TEST_CASE("bias_init: a rule of its own, with the fans of the weight") {
+  const std::vector<TensorSpec> inputs = {{{2, 16}}};
+  const auto bias_of = [&](const Json& params) {
+    return make("linear", params)->infer(inputs).parameters.at(1).init;
+  };
+  const Json normal = {{"type", "normal"}, {"std", 0.5}};
+  CHECK(bias_of({{"out_features", 3}, {"init", normal}}) == Initializer{});
+  CHECK(bias_of({{"out_features", 3}, {"init", normal}, {"bias_init", "default"}}) ==
+        Initializer{Initializer::Kind::uniform, 0.25});
+  CHECK(bias_of({{"out_features", 3}, {"bias_init", {{"type", "constant"}, {"value", 0.1}}}}) ==
+        Initializer{Initializer::Kind::constant, 0.1});
+  CHECK(error_of("conv2d",
+                 {{"out_channels", 3}, {"kernel", 1}, {"bias", false}, {"bias_init", "default"}},
+                 {{{1, 1, 2, 2}}})
+            .find("\"bias\" is false (at /bias_init)") != std::string::npos);
 }
 
 TEST_CASE("softmax_cross_entropy: large logits keep their gradients") {

@@ -303,7 +303,7 @@ TEST_CASE("the builders of the ready-made configs build") {
     CHECK(num_classes(graph_of(model->to_json().dump(), input)) == input.classes);
     ++built;
   }
-  CHECK(built >= 5);
+  CHECK(built >= 12);
 }
 
 }  // namespace

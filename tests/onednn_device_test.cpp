@@ -88,6 +88,27 @@ struct Network {
   GraphDef def;
 };
 
+// Branches side by side, in whole blocks and in broken ones, LRN and both sigmoids in blocks, and a
+// loss of training alone.
+const char* const kBranches = R"({"name": "branches", "input": {"shape": [3, 12, 12]}, "layers": [
+  {"name": "stem", "type": "conv2d", "out_channels": 32, "kernel": 3, "padding": 1},
+  {"name": "norm", "type": "lrn", "size": 5, "alpha": 0.5},
+  {"name": "left", "type": "conv2d", "out_channels": 16, "kernel": 1},
+  {"name": "bend", "type": "sigmoid"},
+  {"name": "right", "type": "conv2d", "out_channels": 32, "kernel": 3, "padding": 1,
+   "inputs": ["norm"]},
+  {"name": "curve", "type": "tanh"},
+  {"name": "whole", "type": "concat", "inputs": ["bend", "curve", "norm"]},
+  {"name": "pool", "type": "avg_pool2d", "kernel": 2},
+  {"name": "aux", "type": "linear", "out_features": 10},
+  {"name": "narrow", "type": "conv2d", "out_channels": 20, "kernel": 1, "inputs": ["pool"]},
+  {"name": "slope", "type": "sigmoid"},
+  {"name": "broken", "type": "concat", "inputs": ["slope", "pool"]},
+  {"name": "fc", "type": "linear", "out_features": 10},
+  {"name": "loss", "type": "softmax_cross_entropy"},
+  {"name": "aux_loss", "type": "softmax_cross_entropy", "inputs": ["aux"], "weight": 0.3,
+   "training_only": true}]})";
+
 // Fused and blocked in different ways: partial blocks of channels, bottlenecks with shortcuts that
 // are projections, Winograd, a plain image of three channels.
 std::vector<Network> networks() {
@@ -97,7 +118,8 @@ std::vector<Network> networks() {
            build_network(R"({"builder": "resnet", "style": "cifar", "depth": 8, "width": 20})",
                          {3, 16, 16}, 10)},
           {"resnet of bottlenecks",
-           build_network(R"({"builder": "resnet", "blocks": [1, 1, 1, 1]})", {3, 64, 64}, 10)}};
+           build_network(R"({"builder": "resnet", "blocks": [1, 1, 1, 1]})", {3, 64, 64}, 10)},
+          {"branches", parse_network(kBranches)}};
 }
 
 bool heap_is_counted() {
@@ -124,6 +146,30 @@ TEST_CASE("cpu device: fused and blocked operations are chosen") {
   CHECK(num_relu == 9);      // the stem and two in each of four blocks
   CHECK(num_add_relu == 3);  // one in each block but the last, whose relu saves a mask
   CHECK(num_winograd > 0);
+}
+
+TEST_CASE("cpu device: what comes in blocks goes on in blocks") {
+  if (!has_device(DeviceKind::cpu)) return;
+  const SessionPlan plan =
+      plan_session(parse_network(kBranches), test::momentum_solver().get(), request_of(4, "none"));
+  const auto kernel_of = [&](const std::string& name) {
+    for (const PhysicalOperation& op : plan.main().physical.operations)
+      if (op.name == name) return op.kernel;
+    return std::string("none");
+  };
+  for (const char* pass : {" forward", " backward_data"}) {
+    CHECK(kernel_of(std::string("norm") + pass) == "vector");
+    CHECK(kernel_of(std::string("pool") + pass) == "vector");
+    CHECK(kernel_of(std::string("bend") + pass) == "by element");
+    CHECK(kernel_of(std::string("whole") + pass) == "block copies");
+    CHECK(kernel_of(std::string("broken") + pass) == "reference");
+  }
+  // Nothing is moved between the stem and the pooling.
+  for (const PhysicalOperation& op : plan.main().physical.operations)
+    if (op.kind == OpKind::reorder && op.pass == Pass::forward)
+      for (const char* early :
+           {"stem:y", "norm:y", "left:y", "bend:y", "right:y", "curve:y", "whole:y"})
+        CHECK_MESSAGE(plan.main().physical.value(op.reads[0]).name != early, op.name);
 }
 
 TEST_CASE("cpu device: the same bits under every policy, at every budget") {

@@ -74,6 +74,34 @@ fc.bias update: fc.bias:grad -> fc.bias, fc.bias:momentum
 )");
 }
 
+TEST_CASE("evaluation leaves out a loss of training alone, and what only that needs") {
+  const std::string layers = R"(
+    {"name": "stem", "type": "conv2d", "out_channels": 1, "kernel": 1},
+    {"name": "side", "type": "linear", "out_features": 3},
+    {"name": "side_relu", "type": "relu"},
+    {"name": "fc", "type": "linear", "out_features": 3, "inputs": ["stem"]},
+    {"name": "loss", "type": "softmax_cross_entropy"},
+    {"name": "side_loss", "type": "softmax_cross_entropy", "inputs": ["side_relu"],
+     "training_only": true})";
+  const TrainingGraph trained = training(network(layers));
+  CHECK(trained.losses.size() == 2);
+  CHECK(trained.value(trained.correct.value()).name == "loss:correct");
+  CHECK(has_operation(trained, "side backward_params"));
+  const TrainingGraph evaluated =
+      inference_graph(build_graph(parse_network(network(layers)), 4), {});
+  CHECK(to_string(evaluated) == R"(load images: staging:images -> input
+load labels: staging:labels -> labels
+stem evaluate: input, stem.weight, stem.bias -> stem:y
+fc evaluate: stem:y, fc.weight, fc.bias -> fc:y
+loss evaluate: fc:y, labels -> loss:y, loss:correct
+)");
+  // What persists is there all the same, so that checkpoints are whole.
+  CHECK(evaluated.parameters.size() == trained.parameters.size());
+  CHECK(error_of(network(R"({"name": "fc", "type": "linear", "out_features": 3},
+    {"name": "loss", "type": "softmax_cross_entropy", "training_only": true})"))
+            .find("nothing would be left to evaluate") != std::string::npos);
+}
+
 TEST_CASE("training graph: gradients of a shared tensor are added in the order of the readers") {
   // Backward meets c first, then b, then a.
   const TrainingGraph graph = training(network(R"(

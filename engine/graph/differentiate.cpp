@@ -26,6 +26,7 @@ class Builder {
 
   TrainingGraph build() {
     if (result_.is_training) check_trainable();
+    if (!result_.is_training) find_left_out();
     add_inputs();
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) add_forward(id_of(i));
     if (result_.is_training) {
@@ -41,14 +42,30 @@ class Builder {
   struct NodeValues {
     std::vector<ValueId> parameters, parameter_gradients, buffers, saved, carries, metrics;
     std::vector<std::size_t> numbers;  // of the parameters in TrainingGraph::parameters
+    bool left_out = false;             // of evaluation
   };
 
   static NodeId id_of(std::size_t i) { return NodeId{static_cast<std::uint32_t>(i)}; }
 
+  // What evaluation does without: losses of training alone, and layers that only they need.
+  void find_left_out() {
+    for (std::size_t i = graph_.nodes.size(); i-- > 0;) {
+      const Node& node = graph_.nodes[i];
+      const std::vector<NodeId>& readers = graph_.tensor(node.output).readers;
+      nodes_[i].left_out =
+          node.info.training_only ||
+          (!readers.empty() && std::all_of(readers.begin(), readers.end(), [&](NodeId reader) {
+            return nodes_[index(reader)].left_out;
+          }));
+    }
+  }
+
   void check_trainable() const {
     bool has_loss = false;
+    bool can_evaluate = false;
     for (const Node& node : graph_.nodes) {
       has_loss = has_loss || node.info.is_loss;
+      can_evaluate = can_evaluate || (node.info.is_loss && !node.info.training_only);
       if (!node.info.training_error.empty())
         throw GraphError(node.place.describe("layer \"" + node.name + "\" (" + node.type +
                                              "): " + node.info.training_error));
@@ -65,6 +82,10 @@ class Builder {
       throw GraphError(
           graph_.place.describe("the network has no loss; end it with a layer of type "
                                 "\"softmax_cross_entropy\""));
+    if (!can_evaluate)
+      throw GraphError(
+          graph_.place.describe("all losses of the network are \"training_only\", so that nothing "
+                                "would be left to evaluate; leave that key out of one of them"));
   }
 
   ValueId add_value(std::string name, TensorSpec spec, ValueKind kind) {
@@ -138,6 +159,7 @@ class Builder {
       own.buffers.push_back(add_value(name, {spec.shape, DType::f32}, ValueKind::buffer));
       result_.buffers.push_back({name, spec.shape, spec.initial, own.buffers.back()});
     }
+    if (own.left_out) return;  // what persists is there nevertheless
     if (result_.is_training) {
       for (std::size_t i = 0; i < node.info.saved.size(); ++i)
         own.saved.push_back(add_value(node.name + ":saved" + std::to_string(i), node.info.saved[i],

@@ -59,6 +59,14 @@ InitRule read_init_rule(JsonReader& reader, std::string_view key) {
   return rule;
 }
 
+std::optional<InitRule> read_bias_init_rule(JsonReader& reader, bool has_bias) {
+  constexpr const char* kKey = "bias_init";
+  if (!reader.has(kKey)) return std::nullopt;
+  const InitRule rule = read_init_rule(reader, kKey);
+  if (!has_bias) reader.fail(kKey, "\"bias_init\" is given, but \"bias\" is false");
+  return rule;
+}
+
 Initializer resolve(const InitRule& rule, const Shape& weight_shape) {
   const Fans fan = fans(weight_shape);
   const Json& json = rule.json;
@@ -75,7 +83,9 @@ Initializer resolve(const InitRule& rule, const Shape& weight_shape) {
   return uniform(1 / std::sqrt(fan.in));
 }
 
-Initializer resolve_bias(const InitRule& weight_rule, const Shape& weight_shape) {
+Initializer resolve_bias(const InitRule& weight_rule, const std::optional<InitRule>& bias_rule,
+                         const Shape& weight_shape) {
+  if (bias_rule) return resolve(*bias_rule, weight_shape);
   if (weight_rule == InitRule{}) return resolve(weight_rule, weight_shape);
   return {Initializer::Kind::constant, 0};
 }

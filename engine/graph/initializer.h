@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -37,12 +38,17 @@ struct InitRule {
 // Reads `key` of a layer; absent gives "default". Errors go to the reader.
 InitRule read_init_rule(JsonReader& reader, std::string_view key);
 
+// Likewise "bias_init" of a layer with weights; nothing if absent. An error without a bias.
+std::optional<InitRule> read_bias_init_rule(JsonReader& reader, bool has_bias);
+
 // fan_in = product of the shape without its first dimension, fan_out = product without its second
 // (OIHW and [out, in] weights).
 Initializer resolve(const InitRule& rule, const Shape& weight_shape);
-// PyTorch's default bias: uniform, bound 1/sqrt(fan_in of the weight); with any other rule for the
-// weight it is 0 (as torchvision's builders do), unless the rule is default.
-Initializer resolve_bias(const InitRule& weight_rule, const Shape& weight_shape);
+// By the bias's own rule, with the fans of the weight, if there is one. Else PyTorch's default
+// bias: uniform, bound 1/sqrt(fan_in of the weight); with any other rule for the weight it is 0 (as
+// most of torchvision's builders do), unless the rule is default.
+Initializer resolve_bias(const InitRule& weight_rule, const std::optional<InitRule>& bias_rule,
+                         const Shape& weight_shape);
 
 // Fills values; the same bits whatever the order or the number of threads.
 void initialize(const Initializer& init, std::uint64_t seed, std::string_view parameter_name,

@@ -102,6 +102,8 @@ struct LayerInfo {
   CostKind cost_kind = CostKind::bandwidth;
   // A loss: y is a float32 scalar, its upstream gradient is StepState::loss_gradient (not a dy).
   bool is_loss = false;
+  // Of a loss: evaluation leaves it out, with all layers that nothing else needs.
+  bool training_only = false;
   // dx of every input has the very bytes of dy (add, flatten): no backward pass at all.
   bool passes_gradient_through = false;
   // Not empty: training with these shapes is refused with this message (evaluation is fine).

@@ -3,8 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 #include "engine/shape.h"
 
@@ -44,6 +49,15 @@ struct Vectors : VectorTypes<kBlock> {
   }
   static void store(float* to, const Float& value) { std::memcpy(to, &value, sizeof(value)); }
   static Double widen(const Float& value) { return __builtin_convertvector(value, Double); }
+  static Float sqrt(const Float& value) {
+#ifdef __AVX512F__
+    // With a mask of all lanes: GCC 12 warns of the one without (its PR 105593).
+    if constexpr (kBlock == 16) return _mm512_maskz_sqrt_ps(0xFFFF, value);
+#endif
+    Float root{};
+    for (int lane = 0; lane < kBlock; ++lane) root[lane] = std::sqrt(value[lane]);
+    return root;
+  }
   // 0 where value <= 0; NaN stays.
   static Float relu(const Float& value) { return value <= 0.0F ? Float{} : value; }
 };

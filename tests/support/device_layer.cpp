@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "layers/registry.h"
 #include "tests/support/layer_harness.h"
 
 namespace layup {
@@ -18,7 +19,7 @@ struct OneLayer {
   const PhysicalOperation& operation(Pass pass) const {
     for (const auto* list : {&physical.operations, &physical.replays})
       for (const PhysicalOperation& op : *list)
-        if (op.kind == OpKind::layer && op.pass == pass) return op;
+        if (op.kind == OpKind::layer && op.node == NodeId{0} && op.pass == pass) return op;
     throw std::logic_error("no such pass");
   }
 };
@@ -37,8 +38,33 @@ ValueKind kind_of(Role role) {
   }
 }
 
+// Lets a batch norm write the value, which leaves it in blocks. Only the layouts matter: it is
+// never run.
+void put_in_blocks(OneLayer& one, ValueId value) {
+  const TensorSpec spec = one.training.value(value).spec;
+  if (spec.shape.size() != 4) return;
+  const std::shared_ptr<const Layer> layer =
+      read_layer(*find_layer_type(builtin_layers(), "batch_norm"), Json::object());
+  Node node{"neighbour", "batch_norm", layer, layer->infer(std::span(&spec, 1)), {}, {}, {}};
+  node.inputs.push_back(TensorId{static_cast<std::uint32_t>(one.graph.tensors.size())});
+  one.graph.tensors.push_back({"neighbour", spec, {}, {}});
+  Operation op;
+  op.name = "neighbour of " + one.training.value(value).name;
+  op.node = NodeId{static_cast<std::uint32_t>(one.graph.nodes.size())};
+  op.pass = Pass::replay;
+  op.writes = {value};
+  for (std::size_t i = 0; i < node.info.pass(op.pass).reads.size(); ++i) {
+    op.reads.push_back(ValueId{static_cast<std::uint32_t>(one.training.values.size())});
+    one.training.values.push_back({op.name + " " + std::to_string(i),
+                                   i == 0 ? spec : TensorSpec{{spec.shape[1]}},
+                                   ValueKind::activation});
+  }
+  one.graph.nodes.push_back(std::move(node));
+  one.training.operations.push_back(std::move(op));
+}
+
 OneLayer one_layer(const Layer& layer, const std::string& type, DeviceKind device,
-                   const KernelRequest& request) {
+                   Operands operands, const KernelRequest& request) {
   OneLayer one;
   Node node{"layer", type, std::shared_ptr<const Layer>(std::shared_ptr<void>(), &layer),
             {},      {},   {}};
@@ -69,6 +95,10 @@ OneLayer one_layer(const Layer& layer, const std::string& type, DeviceKind devic
                                        value_of(slot),
                                        value_of({Role::parameter_gradient, slot.index}),
                                        {}});
+  }
+  if (operands == Operands::blocked) {
+    for (const Slot slot : specs.slots())
+      if (slot.role == Role::x || slot.role == Role::dy) put_in_blocks(one, value_of(slot));
   }
   for (const Pass pass :
        {Pass::forward, Pass::evaluate, Pass::replay, Pass::backward_params, Pass::backward_data}) {
@@ -156,11 +186,13 @@ bool allows(const PhysicalOperation& op, std::size_t read, std::size_t write) {
 }  // namespace
 
 std::int64_t DeviceLayer::workspace_bytes(const KernelRequest& request) const {
-  return one_layer(layer_, type_, device_, request).operation(request.pass).workspace_bytes;
+  return one_layer(layer_, type_, device_, operands_, request)
+      .operation(request.pass)
+      .workspace_bytes;
 }
 
 Kernel DeviceLayer::make_kernel(const KernelRequest& request) const {
-  const OneLayer one = one_layer(layer_, type_, device_, request);
+  const OneLayer one = one_layer(layer_, type_, device_, operands_, request);
   const PhysicalOperation op = one.operation(request.pass);
   const Kernel kernel = require_device_kernels(device_).make(one.graph, nullptr, one.physical, op);
   std::vector<Operand> reads;

@@ -5,13 +5,18 @@
 
 namespace layup {
 
+// How images come to the layer under test: by themselves, or as its neighbours in a network leave
+// them, in blocks of channels where the device has such layouts.
+enum class Operands : std::uint8_t { plain, blocked };
+
 // A layer whose kernels are those of another device: operands go from plain to the layouts that its
 // select_kernels chose and back, so that whatever tests a layer can test the device. `layer` must
 // outlive it.
 class DeviceLayer : public Layer {
  public:
-  DeviceLayer(const Layer& layer, std::string type, DeviceKind device)
-      : layer_(layer), type_(std::move(type)), device_(device) {}
+  DeviceLayer(const Layer& layer, std::string type, DeviceKind device,
+              Operands operands = Operands::plain)
+      : layer_(layer), type_(std::move(type)), device_(device), operands_(operands) {}
 
   LayerInfo infer(std::span<const TensorSpec> inputs) const override {
     return layer_.infer(inputs);
@@ -24,6 +29,7 @@ class DeviceLayer : public Layer {
   const Layer& layer_;
   std::string type_;
   DeviceKind device_;
+  Operands operands_;
 };
 
 }  // namespace layup

@@ -53,7 +53,7 @@ class Writer {
   void add_random() {
     const std::size_t at = pick();
     const Open x = tensors_[at];
-    switch (random_.below(7)) {
+    switch (random_.below(10)) {
       case 0:
       case 1: {
         const std::int64_t channels = 1 + random_.below(3);
@@ -69,22 +69,48 @@ class Writer {
         add(random_.chance(50) ? "max_pool2d" : "avg_pool2d", {at}, {{"kernel", 2}}, x.channels,
             x.extent / 2);
         return;
+      case 6:
+        if (random_.chance(50))
+          add("lrn", {at}, {{"size", 3}, {"alpha", 0.5}}, x.channels, x.extent);
+        else
+          add(random_.chance(50) ? "sigmoid" : "tanh", {at}, Json::object(), x.channels, x.extent);
+        return;
+      case 7: add_concat(at); return;
       default: add_sum(at); return;
     }
   }
 
-  // With one to three tensors of the same shape, itself among them.
-  void add_sum(std::size_t at) {
-    std::vector<std::size_t> same;
+  // `at` and one or two of the tensors for which `fits`, itself among them.
+  template <typename Fits>
+  std::vector<std::size_t> pick_with(std::size_t at, const Fits& fits) {
+    std::vector<std::size_t> alike;
     for (std::size_t i = 0; i < tensors_.size(); ++i)
-      if (tensors_[i].channels == tensors_[at].channels &&
-          tensors_[i].extent == tensors_[at].extent)
-        same.push_back(i);
+      if (fits(tensors_[i])) alike.push_back(i);
     std::vector<std::size_t> inputs = {at};
     for (std::int64_t i = 1 + random_.below(2); i > 0; --i)
       inputs.push_back(
-          same[static_cast<std::size_t>(random_.below(static_cast<std::int64_t>(same.size())))]);
-    add("add", inputs, Json::object(), tensors_[at].channels, tensors_[at].extent);
+          alike[static_cast<std::size_t>(random_.below(static_cast<std::int64_t>(alike.size())))]);
+    return inputs;
+  }
+
+  void add_sum(std::size_t at) {
+    const Open x = tensors_[at];
+    const auto inputs = pick_with(at, [&](const Open& other) {
+      return other.channels == x.channels && other.extent == x.extent;
+    });
+    add("add", inputs, Json::object(), x.channels, x.extent);
+  }
+
+  void add_concat(std::size_t at) {
+    constexpr std::int64_t kMostChannels = 8;
+    const Open x = tensors_[at];
+    if (x.channels > kMostChannels) return;
+    const auto inputs = pick_with(at, [&](const Open& other) {
+      return other.channels <= kMostChannels && other.extent == x.extent;
+    });
+    std::int64_t channels = 0;
+    for (const std::size_t input : inputs) channels += tensors_[input].channels;
+    add("concat", inputs, Json::object(), channels, x.extent);
   }
 
   // Every loose end becomes a vector of 4 values; their sum goes to the loss.
