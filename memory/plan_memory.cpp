@@ -43,8 +43,10 @@ PhysicalGraph graph_for(const Policy& policy, const PhysicalGraph& graph) {
   return changed;
 }
 
-// How full copies may make the device (see place_copies): each is tried.
-constexpr std::array<double, 3> kFills = {1, 0.9, 0.8};
+// How full copies may make the device (see place_copies), in parts of what the plan needs anyway:
+// each is tried. Beyond the first three, copies get bytes of their own, where the budget has them.
+constexpr std::array<double, 5> kFills = {1, 0.9, 0.8, 1.1, 1.25};
+constexpr std::size_t kNumSmallFills = 3;
 
 // Scheduling all variants and levels of a larger graph would take longer than about half a second:
 // there the highest level that fits is looked for by bisection.
@@ -75,9 +77,13 @@ class Search {
     const std::int64_t all = std::int64_t{choice.end_variant - choice.first_variant} *
                              policy_.num_levels *
                              static_cast<std::int64_t>(graph.operations.size());
+    first_untried_ = end_variant_ = choice.end_variant;
     for (int variant = choice.first_variant; variant < choice.end_variant; ++variant) {
       if (all > kMostScheduled) {
-        if (variant >= policy_.first_tight_variant && any_may_fit()) break;
+        if (variant >= policy_.first_tight_variant && any_may_fit()) {
+          first_untried_ = variant;
+          break;
+        }
         add_by_bisection(variant);
       } else {
         for (int level = 0; level < policy_.num_levels; ++level) add_draft(variant, level);
@@ -87,7 +93,14 @@ class Search {
 
   // Of the plans that fit the one with the shortest step; of equal ones that with the least
   // transfer and recompute. Nothing if none fits.
-  std::optional<MemoryPlan> best_within_budget() const {
+  std::optional<MemoryPlan> best_within_budget() {
+    std::optional<MemoryPlan> best = best_of_drafts();
+    if (best || first_untried_ == end_variant_) return best;
+    // What might have fitted did not once it was packed.
+    while (first_untried_ < end_variant_) add_by_bisection(first_untried_++);
+    return best_of_drafts();
+  }
+  std::optional<MemoryPlan> best_of_drafts() const {
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
     for (std::size_t i = 0; i < drafts_.size(); ++i)
       if (may_fit(drafts_[i]))
@@ -117,7 +130,7 @@ class Search {
     });
     std::optional<MemoryPlan> best;
     for (const std::size_t i : order)
-      for (std::size_t fill = 0; fill < num_fills(drafts_[i]); ++fill) {
+      for (std::size_t fill = 0; fill < std::min(kNumSmallFills, num_fills(drafts_[i])); ++fill) {
         if (best && drafts_[i].live_bytes >= best->arena_bytes) return *best;
         MemoryPlan plan = finish(i, fill);
         if (!best || plan.arena_bytes < best->arena_bytes) best = std::move(plan);
@@ -220,6 +233,9 @@ class Search {
   const ValueUses uses_;
   const PersistentLayout persistent_;
   std::vector<Draft> drafts_;
+  // Variants for tight budgets that were left out.
+  int first_untried_ = 0;
+  int end_variant_ = 0;
 };
 
 PlanResult describe(const PhysicalGraph& graph, const CostModel& cost, const PlanOptions& options,
