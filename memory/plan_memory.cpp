@@ -110,7 +110,7 @@ class Search {
       queue.pop();
       if (entry.fill == kNotPlaced) {
         for (std::size_t fill = 0; fill < num_fills(drafts_[entry.draft]); ++fill)
-          queue.push(placed(entry.draft, fill));
+          if (has_room(drafts_[entry.draft], kFills[fill])) queue.push(placed(entry.draft, fill));
         continue;
       }
       MemoryPlan plan = finish(entry.draft, entry.fill);
@@ -198,6 +198,12 @@ class Search {
   bool may_fit(const Draft& draft) const {
     return fits_host(draft) &&
            (!options_.budget_bytes || draft.live_bytes <= *options_.budget_bytes);
+  }
+  bool has_room(const Draft& draft, double fill) const {
+    if (fill <= 1) return true;
+    const double more = (fill - 1) * static_cast<double>(draft.schedule.peak_bytes);
+    return !options_.budget_bytes || static_cast<double>(draft.live_bytes) + more <=
+                                         static_cast<double>(*options_.budget_bytes);
   }
   static std::size_t num_fills(const Draft& draft) {
     const bool is_gated = draft.decisions.copy_style == CopyStyle::gated;

@@ -164,6 +164,29 @@ TEST_CASE("published: superneurons computes as much again as the paper counted")
   }
 }
 
+TEST_CASE("published: superneurons' ladder on AlexNet, batch 200") {
+  const PlannedNetwork net(
+      "alexnet", build_network(R"({"builder": "alexnet", "style": "caffe"})", {3, 227, 227}, 1000),
+      200);
+  struct Rung {
+    const char* name;
+    double mib;
+    int extra_forwards;
+  };
+  for (const Rung& rung : {Rung{"baseline", 2189, 0}, Rung{"liveness", 1489, 0},
+                           Rung{"offload", 1132, 0}, Rung{"speed_centric", 993, 14},
+                           Rung{"memory_centric", 886, 23}, Rung{"cost_aware", 886, 17}}) {
+    const PlanResult result = net.plan("superneurons/" + std::string(rung.name));
+    const double mib = static_cast<double>(result.plan.activation_bytes) / kMiB;
+    INFO(rung.name << ": " << mib << " MiB, theirs " << rung.mib);
+    CHECK(std::abs(mib / rung.mib - 1) <= 0.15);
+    const auto replays = static_cast<double>(num_replays(net, result));
+    CHECK(std::abs(replays - rung.extra_forwards) <= 0.15 * rung.extra_forwards);
+  }
+  CHECK(net.plan("superneurons").plan.activation_bytes ==
+        net.plan("superneurons/cost_aware").plan.activation_bytes);
+}
+
 TEST_CASE("superneurons: a segment is replayed once, or once for each of its layers") {
   const PlannedNetwork net = chain();
   const PhysicalGraph graph = net.graph_of("superneurons");
