@@ -145,7 +145,7 @@ def layrub_times():
         layrub = plan(network, batch, "layrub")
         layup = plan(network, batch, "layup", layrub["planned_peak_bytes"])
         rows.append((name, batch, f"{theirs:.1f} %") + tuple(
-            f"{100 * (p['step_ms'] / p['compute_ms'] - 1):.1f} %" for p in (layrub, layup)))
+            f"{max(0, 100 * (p['step_ms'] / p['compute_ms'] - 1)):.1f} %" for p in (layrub, layup)))
     return table(("network", "batch", "theirs, over Caffe", "`layrub`, over its work",
                   "`layup` in the same memory"), rows)
 
