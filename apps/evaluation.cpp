@@ -16,7 +16,7 @@ std::vector<BatchSlot> staging_slots(const Session& session) {
   return slots;
 }
 
-EvaluationReport evaluate_session(const RunConfig& config, Session& session, std::int64_t epoch,
+EvaluationReport evaluate_session(const RunConfig& config, Session& session,
                                   const std::atomic<int>* stop) {
   const std::int64_t batch = session.plan().request.evaluation_batch;
   LoaderOptions options;
@@ -42,7 +42,10 @@ EvaluationReport evaluate_session(const RunConfig& config, Session& session, std
     if (stop != nullptr && stop->load() != 0) break;
   }
   const auto count = static_cast<double>(std::max<std::int64_t>(seen, 1));
-  return {epoch, loss / count, static_cast<double>(correct) / count};
+  EvaluationReport report;
+  report.loss = loss / count;
+  report.accuracy = static_cast<double>(correct) / count;
+  return report;
 }
 
 EvaluationReport evaluate(const RunConfig& config, const RunOptions& options) {
@@ -54,7 +57,7 @@ EvaluationReport evaluate(const RunConfig& config, const RunOptions& options) {
   Session session(*device, plan, nullptr);
   session.initialize(config.train.seed);
   load_weights(options.init.empty() ? options.resume : options.init, session);
-  return evaluate_session(config, session, 0, options.stop);
+  return evaluate_session(config, session, options.stop);
 }
 
 }  // namespace layup

@@ -11,7 +11,7 @@ std::vector<BatchSlot> staging_slots(const Session& session);
 
 // Runs the whole test set through the session. The batch loader of training must be stopped: both
 // fill the same staging slots. Ends early when `stop` is set.
-EvaluationReport evaluate_session(const RunConfig& config, Session& session, std::int64_t epoch,
+EvaluationReport evaluate_session(const RunConfig& config, Session& session,
                                   const std::atomic<int>* stop);
 
 }  // namespace layup

@@ -5,6 +5,8 @@
 #include "apps/auto_batch.h"
 #include "apps/options.h"
 #include "apps/plan_report.h"
+#include "apps/run_plan.h"
+#include "apps/step_timing.h"
 #include "apps/text_table.h"
 #include "engine/error.h"
 #include "engine/graph/device_kernels.h"
@@ -31,7 +33,7 @@ struct PlanVerb {
     };
     if (compare) {
       std::vector<SessionPlan> plans;
-      for (const Policy& policy : builtin_policies()) plans.push_back(plan_with(policy.name));
+      for (const std::string& policy : policy_names()) plans.push_back(plan_with(policy));
       if (format == "json") {
         Json list = Json::array();
         for (const SessionPlan& plan : plans) list.push_back(plan_to_json(plan));
@@ -48,10 +50,11 @@ struct PlanVerb {
   }
 };
 
-int summary(const CommandLine& line) {
+int summary(const CommandLine& line, const std::string& format) {
   RunConfig config = read_config(line.config, line.overrides());
   if (config.train.batch == 0) choose_batch(config, line.run_options());
-  std::cout << summary_to_text(build_graph(config.network, config.train.batch));
+  const Graph graph = build_graph(config.network, config.train.batch);
+  std::cout << (format == "json" ? summary_to_json(graph).dump(2) + "\n" : summary_to_text(graph));
   return kExitOk;
 }
 
@@ -87,6 +90,76 @@ int eval(const CommandLine& line, const std::string& format) {
   return kExitOk;
 }
 
+struct TimeVerb {
+  CommandLine line;
+  std::string format = "text";
+  int steps = 10;
+
+  int run() const {
+    RunConfig config = read_config(line.config, line.overrides());
+    const RunOptions options = line.run_options();
+    if (config.train.batch == 0) choose_batch(config, options);
+    Messages messages;
+    std::optional<Calibration> calibration;
+    double calibration_ms = 0;
+    if (needs_costs(config.memory)) {
+      const double before = ms_since_process_start();
+      calibration = complete_calibration(config, options, messages);
+      calibration_ms = ms_since_process_start() - before;
+    }
+    config.data.test.reset();  // nothing is evaluated
+    const SessionPlan plan = plan_with_costs(config, options, config.memory.policy, calibration);
+    require_feasible(plan);
+    const auto device = make_cpu_device(options.device, options.link);
+    Session session(*device, plan, config.solver.rule.get());
+    session.initialize(config.train.seed);
+    stage_first_batch(config, session);
+    const double start_ms = ms_since_process_start() - session.fault_in_ms() - calibration_ms;
+    const StepTiming timing = time_steps(config, session, steps);
+    const double step_ms = timing.median_ms();
+    const auto batch = static_cast<double>(plan.request.batch);
+    if (format == "json") {
+      std::cout << Json{{"network", plan.main().graph.name},
+                        {"policy", plan.main().plan.policy},
+                        {"device", to_string(options.device)},
+                        {"threads", options.threads},
+                        {"batch", plan.request.batch},
+                        {"step_ms_median", step_ms},
+                        {"step_ms", timing.step_ms},
+                        {"outside_operations_ms", timing.stall_ms},
+                        {"predicted_step_ms", plan.main().timeline.step_ms},
+                        {"images_per_s", batch / step_ms * 1e3},
+                        {"start_ms", start_ms},
+                        {"fault_in_ms", session.fault_in_ms()},
+                        {"planned_peak_bytes", plan.planned_peak_bytes},
+                        {"measured_peak_bytes", session.measured_peak_bytes()},
+                        {"process_base_rss_bytes", session.base_rss_bytes()},
+                        {"process_peak_rss_bytes", peak_rss_bytes()},
+                        {"allocations_after_start", session.allocations_after_start()},
+                        {"operations", timing_to_json(timing)}}
+                       .dump(2)
+                << '\n';
+      return kExitOk;
+    }
+    std::cout << timing_to_text(timing) << '\n'
+              << plan.main().graph.name << ", batch " << plan.request.batch << ", device "
+              << to_string(options.device) << ", " << options.threads << " threads, policy "
+              << plan.main().plan.policy << ": step " << format_fixed(step_ms, 2)
+              << " ms (median of " << steps << "), " << format_fixed(batch / step_ms * 1e3, 1)
+              << " images/s; " << format_fixed(timing.stall_ms, 2) << " ms outside operations\n"
+              << "start " << format_fixed(start_ms, 0) << " ms, memory faulted in in "
+              << format_fixed(session.fault_in_ms(), 0) << " ms; memory "
+              << format_bytes(session.measured_peak_bytes()) << ", process "
+              << format_bytes(peak_rss_bytes()) << '\n';
+    return kExitOk;
+  }
+
+ private:
+  struct Messages : TrainObserver {
+    void on_message(const std::string& message) override { std::cerr << message << '\n'; }
+  };
+};
+
 int devices() {
   for (const DeviceKind kind : {DeviceKind::reference, DeviceKind::cpu}) {
     std::cout << to_string(kind) << ": ";
@@ -121,6 +194,9 @@ int main(int argc, char** argv) {
   layup::CommandLine line;
   CLI::App* summary_verb = app.add_subcommand("summary", "the network, layer by layer");
   line.add_shaping_options(*summary_verb);
+  std::string summary_format = "text";
+  summary_verb->add_option("--format", summary_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
   layup::CommandLine check_line;
   CLI::App* check_verb = app.add_subcommand("check", "finds all that is wrong without training");
   check_line.add_shaping_options(*check_verb);
@@ -131,13 +207,21 @@ int main(int argc, char** argv) {
   eval_line.add_weights_options(*eval_verb);
   eval_verb->add_option("--format", eval_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
+  layup::TimeVerb time;
+  CLI::App* time_verb = app.add_subcommand("time", "times a training step, operation by operation");
+  time.line.add_shaping_options(*time_verb);
+  time_verb->add_option("--steps", time.steps, "steps that count (default 10)")
+      ->check(CLI::Range(1, 1000000));
+  time_verb->add_option("--format", time.format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
   CLI::App* devices_verb = app.add_subcommand("devices", "what this build can run on");
 
   return layup::run_program(app, argc, argv, [&]() -> int {
     if (plan_verb->parsed()) return plan.run();
-    if (summary_verb->parsed()) return layup::summary(line);
+    if (summary_verb->parsed()) return layup::summary(line, summary_format);
     if (check_verb->parsed()) return layup::check(check_line);
     if (eval_verb->parsed()) return layup::eval(eval_line, eval_format);
+    if (time_verb->parsed()) return time.run();
     LAYUP_ASSERT(devices_verb->parsed());
     return layup::devices();
   });

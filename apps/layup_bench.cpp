@@ -7,9 +7,9 @@
 #include <iostream>
 #include <memory>
 
-#include "apps/evaluation.h"
 #include "apps/options.h"
 #include "apps/run_plan.h"
+#include "apps/step_timing.h"
 #include "apps/text_table.h"
 #include "engine/error.h"
 
@@ -102,14 +102,7 @@ struct Bench {
     contender.session =
         std::make_unique<Session>(*contender.device, *contender.plan, config.solver.rule.get());
     contender.session->initialize(config.train.seed);
-    LoaderOptions loader_options;
-    loader_options.batch = config.train.batch;
-    loader_options.seed = config.train.seed;
-    loader_options.data = config.data_options;
-    BatchLoader loader(*config.data.train, loader_options, staging_slots(*contender.session));
-    loader.start(0, 0);
-    loader.next();  // slot 0 stays as it is from here on
-    loader.stop();
+    stage_first_batch(config, *contender.session);
   }
 
   // Round 0 is cold and does not count.

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -44,6 +45,20 @@ std::int64_t parse_steps(const std::string& text) {
 int report(const char* kind, const std::exception& error, int code) {
   std::cerr << kind << ": " << error.what() << '\n';
   return code;
+}
+
+// A first word that is no verb of a program that has verbs: CLI11 would only say that one is
+// missing.
+std::string unknown_verb(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) verbs.push_back(verb->get_name());
+  if (verbs.empty() || argc < 2) return {};
+  const std::string word = argv[1];
+  if (word.starts_with('-') || std::find(verbs.begin(), verbs.end(), word) != verbs.end())
+    return {};
+  std::string text = "unknown verb \"" + word + "\"" + suggestion(word, verbs) + "; there are";
+  for (const std::string& verb : verbs) text += " " + verb;
+  return text;
 }
 
 // Threads that wait at the end of a kernel spin for some milliseconds by default, and on a machine
@@ -133,6 +148,11 @@ const std::atomic<int>& install_signal_handlers() {
 
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
   shorten_spinning(argv);
+  app.set_version_flag("--version", "layup " LAYUP_VERSION);
+  if (const std::string problem = unknown_verb(app, argc, argv); !problem.empty()) {
+    std::cerr << "error: " << problem << '\n';
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

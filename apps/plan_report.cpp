@@ -181,13 +181,31 @@ std::string plans_to_table(const std::vector<SessionPlan>& plans) {
   return table.to_text();
 }
 
+Json summary_to_json(const Graph& graph) {
+  Json layers = Json::array();
+  double total_flops = 0;
+  for (const Node& node : graph.nodes) {
+    const double flops = node.info.pass(Pass::forward).flops;
+    total_flops += flops;
+    layers.push_back({{"name", node.name},
+                      {"type", node.type},
+                      {"output", node.info.output.shape},
+                      {"num_parameters", num_parameters(node)},
+                      {"forward_flops", flops}});
+  }
+  return {{"network", graph.name},
+          {"input", graph.tensor(graph.input).spec.shape},
+          {"num_layers", graph.nodes.size()},
+          {"num_parameters", num_parameters(graph)},
+          {"forward_flops", total_flops},
+          {"layers", layers}};
+}
+
 std::string summary_to_text(const Graph& graph) {
   TextTable table({"layer", "type", "output", "parameters", "forward MFLOP"});
   double total_flops = 0;
   for (const Node& node : graph.nodes) {
-    std::int64_t parameters = 0;
-    for (const ParameterSpec& parameter : node.info.parameters)
-      parameters += num_elements(parameter.shape);
+    const std::int64_t parameters = num_parameters(node);
     const double flops = node.info.pass(Pass::forward).flops;
     total_flops += flops;
     table.add({node.name, node.type, to_string(node.info.output.shape), format_grouped(parameters),

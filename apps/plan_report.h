@@ -20,5 +20,6 @@ std::string plans_to_table(const std::vector<SessionPlan>& plans);
 
 // The network: a line per layer with shapes, parameters and work.
 std::string summary_to_text(const Graph& graph);
+Json summary_to_json(const Graph& graph);
 
 }  // namespace layup

@@ -95,8 +95,9 @@ void Progress::on_step(const StepReport& report) {
 }
 
 void Progress::on_evaluation(const EvaluationReport& report) {
-  print_line("epoch " + std::to_string(report.epoch) + " done: test accuracy " +
-             format_fixed(report.accuracy * 100, 2) + " %, test loss " +
+  print_line((report.ends_epoch ? "epoch " + std::to_string(report.epoch) + " done"
+                                : "step " + std::to_string(report.step)) +
+             ": test accuracy " + format_fixed(report.accuracy * 100, 2) + " %, test loss " +
              format_fixed(report.loss, 4));
 }
 

@@ -108,12 +108,14 @@ class Trainer {
             what_makes_the_bits()};
   }
 
-  // All of the configuration but how long to run, when to save, and memory.
+  // All of the configuration but when to save, memory, and how long to run (unless rates depend
+  // on it).
   Json what_makes_the_bits() const {
     Json json = Json::object();
     for (const char* section : {"model", "data", "solver", "train"})
       if (config_.json.contains(section)) json[section] = config_.json[section];
-    for (const char* key : {"epochs", "checkpoint"}) json["train"].erase(key);
+    json["train"].erase("checkpoint");
+    if (!config_.solver.schedule.follows_run_length()) json["train"].erase("epochs");
     return json;
   }
 
@@ -210,8 +212,10 @@ class Trainer {
   void evaluate_between(BatchLoader& loader) {
     loader.stop();
     const std::int64_t epochs_done = step_ / steps_per_epoch_;
-    const EvaluationReport report =
-        evaluate_session(config_, *session_, epochs_done, options_.stop);
+    EvaluationReport report = evaluate_session(config_, *session_, options_.stop);
+    report.epoch = epochs_done;
+    report.step = step_;
+    report.ends_epoch = step_ % steps_per_epoch_ == 0;
     if (signal() == 0) {  // an interrupted one says nothing
       accuracy_ = report.accuracy;
       observer_.on_evaluation(report);

@@ -39,7 +39,9 @@ struct StepReport {
 };
 
 struct EvaluationReport {
-  std::int64_t epoch = 0;  // epochs done
+  std::int64_t epoch = 0;  // whole epochs done
+  std::int64_t step = 0;   // steps done
+  bool ends_epoch = true;  // false: a run that stops in the middle of one
   double loss = 0;
   double accuracy = 0;  // of the test set, 0 to 1
 };

@@ -2,6 +2,8 @@
 #include "engine/process.h"
 
 #include <sched.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <fstream>
@@ -30,6 +32,24 @@ std::int64_t bytes_in(const char* file, std::string_view key) {
 std::int64_t current_rss_bytes() { return bytes_in("/proc/self/status", "VmRSS:"); }
 std::int64_t peak_rss_bytes() { return bytes_in("/proc/self/status", "VmHWM:"); }
 std::int64_t available_memory_bytes() { return bytes_in("/proc/meminfo", "MemAvailable:"); }
+
+double ms_since_process_start() {
+  std::ifstream file("/proc/self/stat");
+  std::string text;
+  std::getline(file, text);
+  // The second field is a name in brackets, which may hold anything; the start is the 22nd.
+  const char* const end = text.data() + text.size();
+  std::size_t at = text.rfind(')');
+  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
+  long long ticks = 0;
+  if (at == std::string::npos ||
+      std::from_chars(text.data() + at + 1, end, ticks).ec != std::errc())
+    return 0;
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6 -
+         static_cast<double>(ticks) * 1e3 / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
 
 int available_processors() {
   cpu_set_t set;

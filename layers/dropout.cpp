@@ -9,7 +9,7 @@
 //
 // Source: Srivastava et al. 2014, JMLR 15; scaled in training, as in PyTorch.
 // Backward reads: dy. In place: y over x, dx over dy. Recompute: yes.
-// Errors: ConfigError if p is not in [0, 1).
+// Errors: ConfigError if p is not in [0, 1]. With p = 1 nothing is kept and y is 0.
 #include <algorithm>
 
 #include "engine/error.h"
@@ -100,17 +100,18 @@ class Dropout : public Layer {
 };
 
 std::unique_ptr<Layer> read(JsonReader& params) {
-  return std::make_unique<Dropout>(
-      params.get_number("p", 0.5, {.min = 0, .max = 1, .max_excluded = true}));
+  return std::make_unique<Dropout>(params.get_number("p", 0.5, {.min = 0, .max = 1}));
 }
 
 }  // namespace
 
 LayerType dropout_layer() {
-  return {
-      "dropout",
-      read,
-      {{Json::object(), {{{3, 2, 5, 3}}}}, {{{"p", 0.3}}, {{{5, 7}}}}, {{{"p", 0}}, {{{2, 9}}}}}};
+  return {"dropout",
+          read,
+          {{Json::object(), {{{3, 2, 5, 3}}}},
+           {{{"p", 0.3}}, {{{5, 7}}}},
+           {{{"p", 0}}, {{{2, 9}}}},
+           {{{"p", 1}}, {{{2, 9}}}}}};
 }
 
 }  // namespace layup

@@ -2,6 +2,7 @@
 #include "scheduler/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <new>
@@ -38,8 +39,11 @@ Session::Session(Device& device, const SessionPlan& plan, const Solver* solver, 
       if (plan.programs[i]) bind(static_cast<ProgramId>(i));
     prepare_device();
     base_rss_bytes_ = current_rss_bytes();
+    const auto start = std::chrono::steady_clock::now();
     device.touch(arena_, plan.planned_peak_bytes);
     if (host_ != nullptr) device.touch(host_, plan.host_bytes);
+    fault_in_ms_ =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     new (arena_) StepState;
     collect_tensors();
   } catch (...) {

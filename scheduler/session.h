@@ -88,6 +88,8 @@ class Session {
   std::int64_t measured_host_bytes() const { return device_.host_counters().peak_bytes; }
   // The process's RSS after planning and kernel creation, before the arena was touched.
   std::int64_t base_rss_bytes() const { return base_rss_bytes_; }
+  // What touching all memory for the first time took; steps find it there.
+  double fault_in_ms() const { return fault_in_ms_; }
 
   const SessionPlan& plan() const { return plan_; }
 
@@ -111,6 +113,7 @@ class Session {
   std::int64_t heap_allocations_ = 0;
   std::int64_t heap_peak_bytes_ = 0;
   std::int64_t base_rss_bytes_ = 0;
+  double fault_in_ms_ = 0;
 };
 
 }  // namespace layup

@@ -28,7 +28,7 @@ TEST_CASE("bits: networks of published size, every policy, ten budgets of auto")
       request.budget_bytes.reset();
       for (const std::int64_t budget :
            test::budget_ladder(training, request, policy == "auto" ? 10 : 3)) {
-        INFO(training.name << ", policy " << policy << ", budget " << budget);
+        INFO(test::label(training) << ", policy " << policy << ", budget " << budget);
         request.budget_bytes = budget;
         const Outcome outcome = test::run_steps(training, request);
         check_outcome(outcome, expected);
@@ -36,7 +36,8 @@ TEST_CASE("bits: networks of published size, every policy, ten budgets of auto")
         smallest = std::min(smallest, budget);
       }
     }
-    MESSAGE(training.name << ": " << expected.planned_bytes << " bytes down to " << smallest);
+    MESSAGE(test::label(training) << ": " << expected.planned_bytes << " bytes down to "
+                                  << smallest);
     CHECK(smallest < expected.planned_bytes);
   }
 }
@@ -48,7 +49,7 @@ TEST_CASE("bits: a slow link, at the smallest budget") {
     const Outcome expected = test::run_steps(training, request);
     request.policy = "auto";
     request.budget_bytes = test::minimum_bytes(training, test::training_request(training, "layup"));
-    INFO(training.name);
+    INFO(test::label(training));
     check_outcome(
         test::run_steps(training, request, LinkPace{.bytes_per_s = 1e9, .latency_us = 20}),
         expected);

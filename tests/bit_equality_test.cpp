@@ -43,7 +43,7 @@ void check_policies(const TrainingCase& training, const SessionRequest& base, in
     std::int64_t smallest = 0;
     for (const std::int64_t budget :
          test::budget_ladder(training, request, policy == "auto" ? length : num_budgets)) {
-      INFO(training.name << ", policy " << policy << ", budget " << budget);
+      INFO(test::label(training) << ", policy " << policy << ", budget " << budget);
       request.budget_bytes = budget;
       const Outcome outcome = test::run_steps(training, request);
       check_outcome(outcome, expected);
@@ -52,7 +52,7 @@ void check_policies(const TrainingCase& training, const SessionRequest& base, in
       seen.replays = std::max(seen.replays, outcome.num_replays);
       smallest = budget;
     }
-    INFO(training.name << ", policy " << policy << ", below " << smallest);
+    INFO(test::label(training) << ", policy " << policy << ", below " << smallest);
     request.budget_bytes = smallest - 1;
     CHECK_THROWS_AS(test::run_steps(training, request), PlanError);
     request.budget_bytes.reset();
@@ -63,15 +63,14 @@ TEST_CASE("bits: every policy at three budgets, auto on a ladder") {
   for (const TrainingCase& training : test::short_cases()) {
     Seen seen;
     check_policies(training, test::training_request(training, "none"), 3, 5, seen);
-    INFO(training.name);
+    INFO(test::label(training));
     CHECK(seen.host_bytes > 0);
     CHECK(seen.replays > 0);
   }
 }
 
 TEST_CASE("bits: with a partial batch, evaluation, micro-batches with a tail, and clipping") {
-  for (TrainingCase training : test::short_cases()) {
-    if (training.name != "skips" && training.name != "vgg_like") continue;
+  for (TrainingCase training : test::short_cases({"skips", "vgg_like"})) {
     training.batch *= 3;
     SessionRequest request = test::training_request(training, "none");
     request.last_batch = training.batch - 2;
@@ -80,18 +79,17 @@ TEST_CASE("bits: with a partial batch, evaluation, micro-batches with a tail, an
     request.clip_norm = 0.5;
     Seen seen;
     check_policies(training, request, 2, 2, seen);
-    INFO(training.name);
+    INFO(test::label(training));
     CHECK(seen.host_bytes > 0);
   }
 }
 
 TEST_CASE("bits: a slow link changes none") {
-  for (const TrainingCase& training : test::short_cases()) {
-    if (training.name == "resnet20" || training.name == "lenet") continue;
+  for (const TrainingCase& training : test::short_cases({"vgg_like", "bottlenecks", "skips"})) {
     SessionRequest request = test::training_request(training, "none");
     const Outcome expected = test::run_steps(training, request);
     for (const std::string policy : {"layup", "vdnn_all"}) {
-      INFO(training.name << ", policy " << policy);
+      INFO(test::label(training) << ", policy " << policy);
       request.policy = policy;
       request.budget_bytes = test::minimum_bytes(training, request);
       const Outcome outcome =
@@ -104,17 +102,16 @@ TEST_CASE("bits: a slow link changes none") {
 }
 
 TEST_CASE("bits: going on under another policy and budget changes none") {
-  for (const TrainingCase& training : test::short_cases()) {
-    if (training.name == "resnet20" || training.name == "lenet") continue;
+  for (const TrainingCase& training : test::short_cases({"vgg_like", "bottlenecks", "skips"})) {
     const Outcome expected = test::run_steps(training, test::training_request(training, "none"));
     const test::TempFolder folder;
     RunState state;
     state.batch = training.batch;
-    state.device = "reference";
+    state.device = to_string(training.device);
     const std::vector<std::pair<std::string, std::int64_t>> parts = {
         {"layup", 3}, {"none", 5}, {"vdnn_all", 6}, {"sublinear", 8}, {"auto", 10}};
     for (const auto& [policy, end] : parts) {
-      INFO(training.name << ", policy " << policy << " from step " << state.step);
+      INFO(test::label(training) << ", policy " << policy << " from step " << state.step);
       SessionRequest request = test::training_request(training, policy);
       request.budget_bytes = test::minimum_bytes(training, request);
       TrainingRun run(training, request);
@@ -133,9 +130,8 @@ TEST_CASE("bits: going on under another policy and budget changes none") {
 }
 
 TEST_CASE("bits: updates after backward give the same ones") {
-  for (const TrainingCase& training : test::short_cases()) {
-    if (training.name != "skips" && training.name != "vgg_like") continue;
-    INFO(training.name);
+  for (const TrainingCase& training : test::short_cases({"skips", "vgg_like"})) {
+    INFO(test::label(training));
     SessionRequest request = test::training_request(training, "layup");
     const Outcome expected = test::run_steps(training, request);
     request.updates_inside_backward = false;

@@ -245,8 +245,35 @@ class Toolbox(CliTest):
         self.assertIn("none", policies)
         self.assertIn("caffe", policies)
 
+    def test_summary_as_json(self):
+        done = self.run_program(TOOLBOX, "summary", self.write_config(tiny_config()), "--format",
+                                "json")
+        self.expect(done, OK)
+        summary = json.loads(done.stdout)
+        self.assertEqual(summary["num_parameters"],
+                         sum(layer["num_parameters"] for layer in summary["layers"]))
+        self.assertEqual(summary["num_layers"], len(summary["layers"]))
+
+    def test_time_tells_every_operation(self):
+        done = self.run_program(TOOLBOX, "time", self.write_config(tiny_config()), "--steps", "2",
+                                "--format", "json")
+        self.expect(done, OK)
+        timing = json.loads(done.stdout)
+        self.assertEqual(len(timing["step_ms"]), 2)
+        self.assertEqual(timing["planned_peak_bytes"], timing["measured_peak_bytes"])
+        self.assertEqual(timing["allocations_after_start"], 0)
+        passes = {operation["pass"] for operation in timing["operations"]}
+        self.assertLessEqual({"forward", "backward_params"}, passes)
+        work = sum(operation["ms"] for operation in timing["operations"])
+        self.assertGreater(work, 0)
+        table = self.run_program(TOOLBOX, "time", self.write_config(tiny_config()), "--steps", "1")
+        self.expect(table, OK)
+        for operation in timing["operations"]:
+            self.assertIn(operation["name"], table.stdout)
+
     def test_unknown_verbs(self):
-        self.expect(self.run_program(TOOLBOX, "plam", "x.json"), USAGE)
+        self.expect(self.run_program(TOOLBOX, "plam", "x.json"), USAGE, 'did you mean "plan"')
+        self.expect(self.run_program(TOOLBOX, "--version"), OK, "layup ")
         self.expect(self.run_program(TOOLBOX), USAGE)
 
     def test_devices(self):

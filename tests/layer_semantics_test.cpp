@@ -332,7 +332,7 @@ TEST_CASE("dropout: the mask is a function of seed, step, layer, sample and elem
 }
 
 TEST_CASE("parameters out of range are refused where they stand") {
-  CHECK(error_of("dropout", {{"p", 1}}, {{{2, 2}}}).find("(at /p)") != std::string::npos);
+  CHECK(error_of("dropout", {{"p", 1.5}}, {{{2, 2}}}).find("(at /p)") != std::string::npos);
   CHECK(error_of("softmax_cross_entropy", {{"label_smoothing", 1.5}}, {{{2, 2}}})
             .find("(at /label_smoothing)") != std::string::npos);
   CHECK(error_of("max_pool2d", Json::object(), {{{1, 1, 2, 2}}}).find("\"kernel\" is missing") !=

@@ -118,7 +118,7 @@ std::vector<Network> networks() {
            build_network(R"({"builder": "resnet", "style": "cifar", "depth": 8, "width": 20})",
                          {3, 16, 16}, 10)},
           {"resnet of bottlenecks",
-           build_network(R"({"builder": "resnet", "blocks": [1, 1, 1, 1]})", {3, 64, 64}, 10)},
+           build_network(R"({"builder": "resnet", "blocks": [1, 1, 1, 1]})", {3, 96, 96}, 10)},
           {"branches", parse_network(kBranches)}};
 }
 

@@ -54,7 +54,7 @@ class Stream {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
     }
-    changed_.notify_all();
+    more_.notify_one();
     worker_.join();
   }
 
@@ -69,16 +69,16 @@ class Stream {
   void put(const Command& command) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return put_ - done_ < ring_.size(); });
+      fewer_.wait(lock, [this] { return put_ - done_ < ring_.size(); });
       ring_[put_++ % ring_.size()] = command;
     }
-    changed_.notify_all();
+    more_.notify_one();
   }
 
   // Blocks until idle and returns the first exception, if any.
   std::exception_ptr drain() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return done_ == put_; });
+    fewer_.wait(lock, [this] { return done_ == put_; });
     return std::exchange(failure_, nullptr);
   }
 
@@ -86,7 +86,7 @@ class Stream {
   void run() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return taken_ < put_ || stopping_; });
+      more_.wait(lock, [this] { return taken_ < put_ || stopping_; });
       if (taken_ == put_) return;
       const Command command = ring_[taken_++ % ring_.size()];
       const bool skip = failure_ != nullptr;
@@ -99,8 +99,11 @@ class Stream {
       }
       lock.lock();
       if (failure && !failure_) failure_ = failure;
+      // Waking the host after each command would take time from the kernels' threads: it waits for
+      // an idle stream, or for room in the ring where the ring is smaller than a program.
+      const bool was_full = put_ - done_ == ring_.size();
       ++done_;
-      changed_.notify_all();
+      if (was_full || done_ == put_) fewer_.notify_all();
     }
   }
 
@@ -153,7 +156,8 @@ class Stream {
 
   std::optional<LinkPace> pace_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable more_;   // the worker waits for commands
+  std::condition_variable fewer_;  // the host waits for room, or for none to be left
   std::vector<Command> ring_ = std::vector<Command>(16);
   std::size_t put_ = 0;
   std::size_t taken_ = 0;

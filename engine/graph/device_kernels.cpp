@@ -24,7 +24,8 @@ bool has_device(DeviceKind device) {
   return device == DeviceKind::reference || find_device_kernels(device) != nullptr;
 }
 
-// The cpu device is asked for by name until its speed and its sanitizer runs are on record.
-DeviceKind default_device() { return DeviceKind::reference; }
+DeviceKind default_device() {
+  return has_device(DeviceKind::cpu) ? DeviceKind::cpu : DeviceKind::reference;
+}
 
 }  // namespace layup

@@ -173,11 +173,16 @@ void validate_graph(const Graph& graph) {
   }
 }
 
+std::int64_t num_parameters(const Node& node) {
+  std::int64_t count = 0;
+  for (const ParameterSpec& parameter : node.info.parameters)
+    count = checked_add(count, num_elements(parameter.shape));
+  return count;
+}
+
 std::int64_t num_parameters(const Graph& graph) {
   std::int64_t count = 0;
-  for (const Node& node : graph.nodes)
-    for (const ParameterSpec& parameter : node.info.parameters)
-      count = checked_add(count, num_elements(parameter.shape));
+  for (const Node& node : graph.nodes) count = checked_add(count, num_parameters(node));
   return count;
 }
 

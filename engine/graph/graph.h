@@ -50,6 +50,7 @@ Graph build_graph(const GraphDef& def, std::int64_t batch);
 void validate_graph(const Graph& graph);
 
 // Number of trained values. Throws GraphError on overflow.
+std::int64_t num_parameters(const Node& node);
 std::int64_t num_parameters(const Graph& graph);
 // What all losses can tell apart: the least of their numbers of classes; nullopt without a loss.
 std::optional<std::int64_t> num_classes(const Graph& graph);

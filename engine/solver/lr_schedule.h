@@ -29,6 +29,8 @@ struct LrSchedule {
 
   // Turns epochs into steps and fills in the length of the run.
   LrSchedule resolve(std::int64_t steps_per_epoch, std::int64_t total_steps) const;
+  // Whether its rates depend on how long the run is (before it is resolved).
+  bool follows_run_length() const { return kind == Kind::cosine && steps == 0; }
   double at(std::int64_t step) const;  // of a resolved schedule
 };
 

@@ -85,6 +85,24 @@ struct Partials {
   typename Vectors<kBlock>::Double first, second;
 };
 
+// The sums over a sample's pixels of what `terms(pixel, first, second)` adds: in float over a few
+// pixels, which is as exact as the terms are, and then in double.
+template <int kBlock, typename Terms>
+Partials<kBlock> sum_pixels(Index pixels, const Terms& terms) {
+  using V = Vectors<kBlock>;
+  constexpr Index kRun = 8;
+  Partials<kBlock> sums{};
+  for (Index begin = 0; begin < pixels; begin += kRun) {
+    const Index end = std::min(begin + kRun, pixels);
+    typename V::Float first{};
+    typename V::Float second{};
+    for (Index i = begin; i < end; ++i) terms(i, first, second);
+    sums.first += V::widen(first);
+    sums.second += V::widen(second);
+  }
+  return sums;
+}
+
 template <int kBlock>
 Partials<kBlock> total_of(const Partials<kBlock>* partials, Index batch) {
   Partials<kBlock> total{};
@@ -128,18 +146,17 @@ void forward(const Settings& s, const KernelArgs& args) {
   // y may lie over x: what the shift needs is gone when the first sample is normalised, so finish
   // reads it before.
   const auto shift_of = [&](Index block) {
-    return V::widen(V::load(x + s.image.template offset<kBlock>(0, block)));
+    return V::load(x + s.image.template offset<kBlock>(0, block));
   };
   const auto partial = [&](Index block, Index n) {
     const Index offset = s.image.template offset<kBlock>(n, block);
     const auto shift = shift_of(block);
-    Partials<kBlock> sums{};
-    for (Index i = 0; i < s.image.pixels; ++i) {
-      const auto deviation = V::widen(V::load(x + offset + i * kBlock)) - shift;
-      sums.first += deviation;
-      sums.second += deviation * deviation;
-    }
-    partials[block * batch + n] = sums;
+    partials[block * batch + n] =
+        sum_pixels<kBlock>(s.image.pixels, [&](Index i, auto& first, auto& second) {
+          const auto deviation = V::load(x + offset + i * kBlock) - shift;
+          first += deviation;
+          second += deviation * deviation;
+        });
   };
   const auto finish = [&](Index block) {
     const Partials<kBlock> total = total_of(partials + block * batch, batch);
@@ -203,16 +220,14 @@ void param_gradients(const Settings& s, const KernelArgs& args) {
   const auto partial = [&](Index block, Index n) {
     const Index offset = s.image.template offset<kBlock>(n, block);
     const Affine<kBlock> affine(s, block, mean, inv_std, weight, bias);
-    Partials<kBlock> sums{};
-    for (Index i = offset; i < offset + s.image.pixels * kBlock; i += kBlock) {
-      const auto value = V::load(x + i);
-      auto slope = V::load(dy + i);
-      if constexpr (kRelu) slope = affine(value) <= 0.0F ? typename V::Float{} : slope;
-      const auto wide = V::widen(slope);
-      sums.first += wide;
-      sums.second += wide * V::widen(value - affine.mean);
-    }
-    partials[block * batch + n] = sums;
+    partials[block * batch + n] =
+        sum_pixels<kBlock>(s.image.pixels, [&](Index i, auto& first, auto& second) {
+          const auto value = V::load(x + offset + i * kBlock);
+          auto slope = V::load(dy + offset + i * kBlock);
+          if constexpr (kRelu) slope = affine(value) <= 0.0F ? typename V::Float{} : slope;
+          first += slope;
+          second += slope * (value - affine.mean);
+        });
   };
   const auto finish = [&](Index block) {
     const Partials<kBlock> total = total_of(partials + block * batch, batch);

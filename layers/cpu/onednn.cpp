@@ -17,7 +17,7 @@ using dnnl::memory;
 // The library allocates in the threads of its team, too.
 void enter_pool_in_team(int threads) {
   thread_local int entered = 0;
-  if (entered >= threads) return;
+  if (threads == 1 || entered >= threads) return;
   entered = threads;
 #pragma omp parallel num_threads(threads)
   if (omp_get_thread_num() != 0) call_pool::enter_for_good();

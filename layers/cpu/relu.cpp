@@ -50,6 +50,16 @@ void for_groups(int threads, Index count, const Body& body) {
   });
 }
 
+// to = 0 where x <= 0, else from. Spelt with vectors: as a plain loop it stays scalar, since the
+// load of `from` would depend on a comparison that may raise a flag.
+void select_positive(const float* x, const float* from, float* to, Index begin, Index end) {
+  using V = Vectors<kLanes>;
+  Index i = begin;
+  for (; i + kLanes <= end; i += kLanes)
+    V::store(to + i, V::load(x + i) <= 0.0F ? V::Float{} : V::load(from + i));
+  for (; i < end; ++i) to[i] = x[i] <= 0 ? 0 : from[i];
+}
+
 Kernel make_masked(const LayerOperation& op, Index count) {
   const int threads = op.threads;
   if (op.pass == Pass::backward_data)
@@ -103,18 +113,13 @@ Kernel make(const LayerOperation& op) {
     return make_masked(op, count);
   if (is_backward)
     return [=](const KernelArgs& args) {
-      const float* y = args.read(0);
-      const float* dy = args.read(1);
-      float* dx = args.write(0);
       parallel_for(threads, count, [&](Index begin, Index end) {
-        for (Index i = begin; i < end; ++i) dx[i] = y[i] <= 0 ? 0 : dy[i];
+        select_positive(args.read(0), args.read(1), args.write(0), begin, end);
       });
     };
   return [=](const KernelArgs& args) {
-    const float* x = args.read(0);
-    float* y = args.write(0);
     parallel_for(threads, count, [&](Index begin, Index end) {
-      for (Index i = begin; i < end; ++i) y[i] = x[i] <= 0 ? 0 : x[i];
+      select_positive(args.read(0), args.read(0), args.write(0), begin, end);
     });
   };
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/graph/device_kernels.h"
 #include "tests/support/networks.h"
 
 namespace layup::test {
@@ -47,10 +48,24 @@ constexpr const char* kLongSkips = R"({"name": "skips", "input": {"shape": [3, 1
   {"name": "fc", "type": "linear", "out_features": 10},
   {"name": "loss", "type": "softmax_cross_entropy"}]})";
 
+std::vector<TrainingCase> on_all_devices(const std::vector<TrainingCase>& cases) {
+  std::vector<TrainingCase> all = cases;
+  if (!has_device(DeviceKind::cpu)) return all;
+  for (TrainingCase training : cases) {
+    training.device = DeviceKind::cpu;
+    all.push_back(std::move(training));
+  }
+  return all;
+}
+
 }  // namespace
 
-std::vector<TrainingCase> short_cases() {
-  return {
+std::string label(const TrainingCase& training) {
+  return training.name + " on " + to_string(training.device);
+}
+
+std::vector<TrainingCase> short_cases(const std::vector<std::string>& names) {
+  std::vector<TrainingCase> cases = {
       {"lenet", build_network(R"({"builder": "lenet"})", {1, 28, 28}, 10), 10, 6},
       {"resnet20",
        build_network(R"({"builder": "resnet", "style": "cifar", "depth": 20})", {3, 16, 16}, 10),
@@ -62,10 +77,14 @@ std::vector<TrainingCase> short_cases() {
        10, 5},
       {"skips", parse_network(kLongSkips), 10, 8},
   };
+  std::erase_if(cases, [&](const TrainingCase& training) {
+    return !names.empty() && std::ranges::find(names, training.name) == names.end();
+  });
+  return on_all_devices(cases);
 }
 
 std::vector<TrainingCase> long_cases() {
-  return {
+  return on_all_devices({
       {"lenet", build_network(R"({"builder": "lenet"})", {1, 28, 28}, 10), 10, 64},
       {"resnet20",
        build_network(R"({"builder": "resnet", "style": "cifar", "depth": 20})", {3, 32, 32}, 10),
@@ -73,7 +92,7 @@ std::vector<TrainingCase> long_cases() {
       {"vgg16", build_network(R"({"builder": "vgg", "depth": 16})", {3, 32, 32}, 10), 10, 4},
       {"resnet50", build_network(R"({"builder": "resnet", "depth": 50})", {3, 64, 64}, 10), 10, 4},
       {"skips", parse_network(kLongSkips), 10, 64},
-  };
+  });
 }
 
 Outcome outcome_of(TrainingRun& run, float loss) {
@@ -92,7 +111,7 @@ Outcome outcome_of(TrainingRun& run, float loss) {
 
 Outcome run_steps(const TrainingCase& training, const SessionRequest& request,
                   std::optional<LinkPace> pace) {
-  TrainingRun run(training, request, make_cpu_device(DeviceKind::reference, pace));
+  TrainingRun run(training, request, make_cpu_device(request.device, pace));
   float loss = 0;
   for (std::int64_t step = 0; step < kStepsOfARun; ++step) {
     const bool is_last = step == 4 && request.last_batch > 0;

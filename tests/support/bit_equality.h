@@ -10,10 +10,12 @@
 
 namespace layup::test {
 
-// Small networks with values that are large enough to be worth a copy.
-std::vector<TrainingCase> short_cases();
+// Small networks with values that are large enough to be worth a copy, on every device of the
+// build; only those of the given names, if there are any.
+std::vector<TrainingCase> short_cases(const std::vector<std::string>& names = {});
 // Those of published size, for the slow suite.
 std::vector<TrainingCase> long_cases();
+std::string label(const TrainingCase& training);  // "lenet on cpu"
 
 struct Outcome {
   std::string hash;  // of the weights

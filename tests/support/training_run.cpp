@@ -16,6 +16,7 @@ SessionRequest training_request(const TrainingCase& training, const std::string&
   SessionRequest request;
   request.batch = training.batch;
   request.threads = 1;
+  request.device = training.device;
   request.policy = policy;
   request.budget_bytes = budget_bytes;
   return request;
@@ -37,7 +38,7 @@ void replace_plan(SessionPlan& session, ProgramId id, const MemoryPlan& plan) {
 TrainingRun::TrainingRun(const TrainingCase& training, const SessionRequest& request,
                          std::unique_ptr<Device> device)
     : classes_(training.classes),
-      device_(device ? std::move(device) : make_cpu_device(DeviceKind::reference)),
+      device_(device ? std::move(device) : make_cpu_device(request.device)),
       solver_(momentum_solver()),
       plan_(std::make_unique<SessionPlan>(plan_session(training.def, solver_.get(), request))),
       session_(std::make_unique<Session>(*device_, *plan_, solver_.get())) {
@@ -47,7 +48,7 @@ TrainingRun::TrainingRun(const TrainingCase& training, const SessionRequest& req
 TrainingRun::TrainingRun(const TrainingCase& training, std::unique_ptr<Solver> solver,
                          SessionPlan plan, std::unique_ptr<Device> device)
     : classes_(training.classes),
-      device_(device ? std::move(device) : make_cpu_device(DeviceKind::reference)),
+      device_(device ? std::move(device) : make_cpu_device(plan.request.device)),
       solver_(std::move(solver)),
       plan_(std::make_unique<SessionPlan>(std::move(plan))),
       session_(std::make_unique<Session>(*device_, *plan_, solver_.get())) {

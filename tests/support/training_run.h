@@ -10,12 +10,13 @@
 
 namespace layup::test {
 
-// What a run trains.
+// What a run trains, and on what.
 struct TrainingCase {
   std::string name;
   GraphDef def;
   std::int64_t classes = 0;
   std::int64_t batch = 0;
+  DeviceKind device = DeviceKind::reference;
 };
 
 // Threads: 1, since more would spin on a busy machine.
@@ -26,8 +27,8 @@ SessionRequest training_request(const TrainingCase& training, const std::string&
 // refuses it.
 void replace_plan(SessionPlan& session, ProgramId id, const MemoryPlan& plan);
 
-// A planned session on a device of its own (or the one given). The batch of a step is a pure
-// function of the number of the step, so that runs can stop and go on.
+// A planned session on a device of its own, of the request's kind (or the one given). The batch of
+// a step is a pure function of the number of the step, so that runs can stop and go on.
 class TrainingRun {
  public:
   TrainingRun(const TrainingCase& training, const SessionRequest& request,
