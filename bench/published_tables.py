@@ -261,10 +261,12 @@ def side_by_side():
             ("ResNet-152", resnet(152), 32), ("DenseNet-121", DENSENET_121, 32),
             ("ResNet-56, CIFAR", RESNET_56, 256), ("WRN-28-10, CIFAR", WRN_28_10, 128)):
         done = {}
+        seen = {"layup", "auto"}
         for other in plan(network, batch, None):
             bytes_ = other["planned_peak_bytes"]
-            if other["policy"] == "layup":
+            if other["policy"] in seen:  # `auto` is one of the others
                 continue
+            seen.add(other["policy"])
             if bytes_ not in done:
                 done[bytes_] = plan(network, batch, "layup", bytes_)
             own = done[bytes_]
