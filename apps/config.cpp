@@ -114,7 +114,7 @@ MemoryOptions read_memory(JsonReader& root, const std::filesystem::path& base) {
   MemoryOptions memory;
   auto reader = root.get_object("memory");
   if (!reader) return memory;
-  if (reader->has("policy")) memory.policy = reader->require_choice("policy", policy_names());
+  if (reader->has("policy")) memory.policy = reader->require_choice("policy", plannable_names());
   memory.budget_bytes = reader->get_bytes("budget");
   memory.host_budget_bytes = reader->get_bytes("host_budget");
   memory.updates_inside_backward = reader->get_bool("updates_inside_backward", true);

@@ -25,7 +25,7 @@ struct PlanVerb {
     std::optional<MachineProfile> machine;
     if (!line.machine.empty()) machine = read_machine_profile(line.machine);
     CommandLine own = line;
-    if (machine) own.device = "auto";  // of the profile; what this build has does not matter
+    if (machine) own.device = "reference";  // what this build has does not matter to the profile
     const RunOptions options = own.run_options();
     if (config.train.batch == 0) choose_batch(config, options, machine ? &*machine : nullptr);
     const auto plan_with = [&](const std::string& policy) {

@@ -112,6 +112,11 @@ Json plan_to_json(const SessionPlan& session) {
   json["num_keep"] = layers.keep;
   json["num_offload"] = layers.offload;
   json["num_recompute"] = layers.recompute;
+  json["num_replays"] =
+      std::count_if(plan.actions.begin(), plan.actions.end(), [&](const Action& a) {
+        return a.kind == ActionKind::replay &&
+               operation_of(program.physical, a).kind == OpKind::layer;
+      });
   const StepTimes times = step_times(session);
   json["compute_ms"] = times.compute_ms;
   json["recompute_ms"] = times.recompute_ms;

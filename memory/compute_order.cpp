@@ -82,6 +82,9 @@ class Orderer {
 
  private:
   Retention retention(ValueId value) const { return decisions_.retention[index(value)]; }
+  bool leaves_as_link(ValueId value) const {
+    return !decisions_.leaves_as_link.empty() && decisions_.leaves_as_link[index(value)] != 0;
+  }
   bool is_transient(ValueId value) const { return !is_persistent(graph_.value(value).kind); }
 
   // Values that must outlive forward: read in backward, or by a replay of something that is.
@@ -148,8 +151,18 @@ class Orderer {
     }
     // Links of a chain that no operation reads are gone when the chain has done its work.
     for (const ValueId value : links_)
-      if (uses_left_[index(value)] <= 0) is_resident_[index(value)] = 0;
+      if (retention(value) == Retention::offload)
+        leave_again(value, op);
+      else if (uses_left_[index(value)] <= 0 || (leaves_as_link(value) && !is_read_by(&op, value)))
+        is_resident_[index(value)] = 0;
     links_.clear();
+  }
+
+  // An offloaded value that came back for a chain alone.
+  void leave_again(ValueId value, const PhysicalOperation& op) {
+    if (!leaves_as_link(value) || is_read_by(&op, value) || is_resident_[index(value)] == 0) return;
+    is_resident_[index(value)] = 0;
+    is_away_[index(value)] = 1;
   }
 
   // Replays, the deepest first. Iterative: chains may be thousands of layers long.
@@ -163,6 +176,7 @@ class Orderer {
       }
       if (retention(value) == Retention::offload) {
         is_resident_[index(value)] = 1;  // the copy is put in later, before the first use
+        if (stack_.size() > 1) links_.push_back(value);
         stack_.pop_back();
         continue;
       }

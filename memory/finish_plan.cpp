@@ -94,11 +94,15 @@ void place_below(MemoryPlan& plan, const PhysicalGraph& graph) {
 std::vector<Residency> lifetimes_of(const PhysicalGraph& graph, const std::vector<Action>& actions,
                                     const Decisions& decisions) {
   std::vector<Residency> residencies = compute_lifetimes(graph, actions, decisions.in_place);
-  if (!decisions.reuse)
-    for (Residency& stay : residencies) {
-      stay.begin = 0;
-      stay.end = static_cast<std::int32_t>(actions.size());
-    }
+  if (decisions.reuse) return residencies;
+  // Every stay has its bytes for the whole step; in place, one chain of stays has them.
+  std::vector<char> hands_over(residencies.size(), 0);
+  for (const Residency& stay : residencies)
+    if (stay.over >= 0) hands_over[static_cast<std::size_t>(stay.over)] = 1;
+  for (std::size_t i = 0; i < residencies.size(); ++i) {
+    if (residencies[i].over < 0) residencies[i].begin = 0;
+    if (hands_over[i] == 0) residencies[i].end = static_cast<std::int32_t>(actions.size());
+  }
   return residencies;
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <queue>
+#include <utility>
 
 #include "engine/error.h"
 #include "memory/finish_plan.h"
@@ -16,15 +17,38 @@
 namespace layup {
 namespace {
 
-const Policy& require_policy(const std::string& name) {
-  const Policy* policy = find_policy(name);
-  if (policy != nullptr) return *policy;
-  const std::vector<std::string> known = policy_names();
+// A policy and the variants that are tried: [first, end).
+struct Choice {
+  const Policy* policy = nullptr;
+  int first_variant = 0;
+  int end_variant = 0;
+};
+
+Choice require_policy(const std::string& name) {
+  const std::size_t slash = name.find('/');
+  const Policy* policy = find_policy(name.substr(0, slash));
+  if (policy != nullptr && slash == std::string::npos) return {policy, 0, policy->num_variants};
+  if (policy != nullptr) {
+    const auto& names = policy->variant_names;
+    const auto found = std::find(names.begin(), names.end(), name.substr(slash + 1));
+    const auto number = static_cast<int>(found - names.begin());
+    if (found != names.end()) return {policy, number, number + 1};
+  }
+  const std::vector<std::string> known = plannable_names();
   throw ConfigError("unknown policy \"" + name + "\"" + suggestion(name, known));
 }
 
-// How full copies may make the device (see place_copies): each is tried.
-constexpr std::array<double, 3> kFills = {1, 0.9, 0.8};
+// The graph of which a policy's plans are made.
+PhysicalGraph graph_for(const Policy& policy, const PhysicalGraph& graph) {
+  PhysicalGraph changed = graph;
+  if (policy.add_reads != nullptr) policy.add_reads(changed);
+  return changed;
+}
+
+// How full copies may make the device (see place_copies), in parts of what the plan needs anyway:
+// each is tried. Beyond the first three, copies get bytes of their own, where the budget has them.
+constexpr std::array<double, 5> kFills = {1, 0.9, 0.8, 1.1, 1.25};
+constexpr std::size_t kNumSmallFills = 3;
 
 // Scheduling all variants and levels of a larger graph would take longer than about half a second:
 // there the highest level that fits is looked for by bisection.
@@ -44,23 +68,35 @@ struct Draft {
 class Search {
  public:
   Search(const PhysicalGraph& graph, const CostModel& cost, const PlanOptions& options,
-         const Policy& policy)
-      : graph_(graph),
+         const std::string& name, const Choice& choice)
+      : graph_(graph_for(*choice.policy, graph)),
         cost_(cost),
         options_(options),
-        policy_(policy),
-        uses_(find_uses(graph)),
+        name_(name),
+        policy_(*choice.policy),
+        uses_(find_uses(graph_)),
         persistent_(options.persistent ? *options.persistent : layout_persistent(graph)) {
-    add_drafts({{graph_, uses_, cost_, options_.host_budget_bytes}, {}});
-    if (!options.has_file) return;
-    // The plans without the file stay among those that are looked at: it never makes one worse.
-    const CostModel file_cost = cost.with_file_as_host();
-    add_drafts({{graph_, uses_, file_cost, {}}, options_.host_budget_bytes.value_or(kUnbounded)});
+    below_.push_back({{graph_, uses_, cost_, options_.host_budget_bytes}, {}});
+    if (options.has_file) {
+      // The plans without the file stay among those that are looked at: it never makes one worse.
+      file_cost_ = cost.with_file_as_host();
+      below_.push_back({{graph_, uses_, *file_cost_, {}},
+                        options_.host_budget_bytes.value_or(kUnbounded)});
+    }
+    for (const Below& below : below_) add_drafts(below, choice);
   }
 
   // Of the plans that fit the one with the shortest step; of equal ones that with the least
   // transfer and recompute. Nothing if none fits.
-  std::optional<MemoryPlan> best_within_budget() const {
+  std::optional<MemoryPlan> best_within_budget() {
+    std::optional<MemoryPlan> best = best_of_drafts();
+    if (best || untried_.empty()) return best;
+    // What might have fitted did not once it was packed.
+    for (const auto& [below, variant] : std::exchange(untried_, {}))
+      add_by_bisection(*below, variant);
+    return best_of_drafts();
+  }
+  std::optional<MemoryPlan> best_of_drafts() const {
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
     for (std::size_t i = 0; i < drafts_.size(); ++i)
       if (may_fit(drafts_[i]))
@@ -70,7 +106,7 @@ class Search {
       queue.pop();
       if (entry.fill == kNotPlaced) {
         for (std::size_t fill = 0; fill < num_fills(drafts_[entry.draft]); ++fill)
-          queue.push(placed(entry.draft, fill));
+          if (has_room(drafts_[entry.draft], kFills[fill])) queue.push(placed(entry.draft, fill));
         continue;
       }
       MemoryPlan plan = finish(entry.draft, entry.fill);
@@ -90,7 +126,7 @@ class Search {
     });
     std::optional<MemoryPlan> best;
     for (const std::size_t i : order)
-      for (std::size_t fill = 0; fill < num_fills(drafts_[i]); ++fill) {
+      for (std::size_t fill = 0; fill < std::min(kNumSmallFills, num_fills(drafts_[i])); ++fill) {
         if (best && drafts_[i].live_bytes >= best->arena_bytes) return *best;
         MemoryPlan plan = finish(i, fill);
         if (!best || plan.arena_bytes < best->arena_bytes) best = std::move(plan);
@@ -120,15 +156,17 @@ class Search {
         default;  // NOLINT(modernize-use-nullptr): a mistake of 14
   };
 
-  void add_drafts(const Below& below) {
-    const std::int64_t all = std::int64_t{policy_.num_variants} * policy_.num_levels *
+  void add_drafts(const Below& below, const Choice& choice) {
+    const std::int64_t all = std::int64_t{choice.end_variant - choice.first_variant} *
+                             policy_.num_levels *
                              static_cast<std::int64_t>(graph_.operations.size());
-    for (int variant = 0; variant < policy_.num_variants; ++variant) {
-      if (all > kMostScheduled) {
-        if (variant >= policy_.first_tight_variant && any_may_fit()) break;
-        add_by_bisection(below, variant);
-      } else {
+    for (int variant = choice.first_variant; variant < choice.end_variant; ++variant) {
+      if (all <= kMostScheduled) {
         for (int level = 0; level < policy_.num_levels; ++level) add_draft(below, variant, level);
+      } else if (variant >= policy_.first_tight_variant && any_may_fit()) {
+        untried_.emplace_back(&below, variant);
+      } else {
+        add_by_bisection(below, variant);
       }
     }
   }
@@ -178,6 +216,12 @@ class Search {
     return fits_host(draft) &&
            (!options_.budget_bytes || draft.live_bytes <= *options_.budget_bytes);
   }
+  bool has_room(const Draft& draft, double fill) const {
+    if (fill <= 1) return true;
+    const double more = (fill - 1) * static_cast<double>(draft.schedule.peak_bytes);
+    return !options_.budget_bytes || static_cast<double>(draft.live_bytes) + more <=
+                                         static_cast<double>(*options_.budget_bytes);
+  }
   static std::size_t num_fills(const Draft& draft) {
     const bool is_gated = draft.decisions.copy_style == CopyStyle::gated;
     return is_gated && !draft.schedule.order.offloads.empty() ? kFills.size() : 1;
@@ -201,17 +245,20 @@ class Search {
   }
 
   MemoryPlan finish(std::size_t draft, std::size_t fill) const {
-    return finish_plan(graph_, policy_.name, drafts_[draft].decisions, actions(draft, fill),
-                       persistent_);
+    return finish_plan(graph_, name_, drafts_[draft].decisions, actions(draft, fill), persistent_);
   }
 
-  const PhysicalGraph& graph_;
+  const PhysicalGraph graph_;
   const CostModel& cost_;
   const PlanOptions& options_;
+  const std::string name_;
   const Policy& policy_;
   const ValueUses uses_;
   const PersistentLayout persistent_;
+  std::optional<CostModel> file_cost_;
+  std::vector<Below> below_;
   std::vector<Draft> drafts_;
+  std::vector<std::pair<const Below*, int>> untried_;  // variants for tight budgets, left out
 };
 
 PlanResult describe(const PhysicalGraph& graph, const CostModel& cost, const PlanOptions& options,
@@ -257,7 +304,7 @@ PlanResult plan_memory(const PhysicalGraph& graph, const CostModel& cost,
   const std::vector<std::string> names =
       options.policy == "auto" ? policies_of_auto(options) : std::vector{options.policy};
   for (const std::string& name : names) {
-    Search search(graph, cost, options, require_policy(name));
+    Search search(graph, cost, options, name, require_policy(name));
     if (!options.budget_bytes) return describe(graph, cost, options, search.smallest());
     if (std::optional<MemoryPlan> plan = search.best_within_budget())
       return describe(graph, cost, options, std::move(*plan));
@@ -272,7 +319,7 @@ std::optional<std::int64_t> minimum_budget_bytes(const PhysicalGraph& graph, con
   unbounded.budget_bytes = 0;
   const std::string name =
       options.policy == "auto" ? policies_of_auto(unbounded).back() : options.policy;
-  const MemoryPlan plan = Search(graph, cost, options, require_policy(name)).smallest();
+  const MemoryPlan plan = Search(graph, cost, options, name, require_policy(name)).smallest();
   if (options.host_budget_bytes && plan.host_bytes > *options.host_budget_bytes)
     return std::nullopt;
   return plan.arena_bytes;

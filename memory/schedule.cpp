@@ -163,7 +163,8 @@ class Gate {
 
 // vDNN: the offload of a layer's input runs beside that layer's forward, and the prefetch of the
 // next one beside a layer's backward; both streams meet at the end of the layer.
-std::vector<Copy> layer_by_layer_copies(const PhysicalGraph& graph, const DraftSchedule& draft) {
+std::vector<Copy> layer_by_layer_copies(const PhysicalGraph& graph, const DraftSchedule& draft,
+                                        int look_ahead) {
   const ComputeOrder& order = draft.order;
   const auto node_at = [&](std::int32_t at) {
     return operation_of(graph, order.actions[static_cast<std::size_t>(at)]).node;
@@ -171,12 +172,13 @@ std::vector<Copy> layer_by_layer_copies(const PhysicalGraph& graph, const DraftS
   std::vector<Copy> copies = tight_copies(order, draft.tiers);
   for (Copy& copy : copies) {
     copy.offload = std::max(copy.offload, copy.wait_offload - 1);  // with its last reader
-    // The layer before in the order of backward: prefetch at its start, wait at its end.
-    if (copy.prefetch <= copy.wait_offload) continue;
-    std::int32_t begin = copy.prefetch - 1;
-    const NodeId node = node_at(begin);
-    while (begin > copy.wait_offload && node_at(begin - 1) == node) --begin;
-    copy.prefetch = begin;
+    // The layers before in the order of backward: prefetch at the start of the first of them.
+    for (int layer = 0; layer < look_ahead && copy.prefetch > copy.wait_offload; ++layer) {
+      std::int32_t begin = copy.prefetch - 1;
+      const NodeId node = node_at(begin);
+      while (begin > copy.wait_offload && node_at(begin - 1) == node) --begin;
+      copy.prefetch = begin;
+    }
   }
   return copies;
 }
@@ -237,7 +239,7 @@ std::vector<Action> place_copies(const PhysicalGraph& graph, const CostModel& co
                                  double fill) {
   if (draft.order.offloads.empty()) return draft.order.actions;
   if (decisions.copy_style == CopyStyle::layer_by_layer)
-    return merge(draft.order, layer_by_layer_copies(graph, draft));
+    return merge(draft.order, layer_by_layer_copies(graph, draft, decisions.look_ahead));
   return merge(draft.order, Gate(graph, cost, draft, fill).relax());
 }
 

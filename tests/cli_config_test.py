@@ -245,6 +245,16 @@ class Toolbox(CliTest):
         self.assertIn("none", policies)
         self.assertIn("caffe", policies)
 
+    def test_a_plan_for_a_profile_is_that_of_any_build(self):
+        file = self.write_config(tiny_config())
+        for device in ([], ["--device", "cpu"], ["--device", "reference"]):
+            done = self.run_program(TOOLBOX, "plan", file, "--format", "json", *device,
+                                    "--policy", "superneurons/liveness",
+                                    "--machine", ROOT / "profiles" / "k40m.json")
+            plan = json.loads(done.stdout)
+            self.assertEqual((plan["device"], plan["policy"]), ("reference", "superneurons/liveness"))
+            self.assertEqual(plan["num_replays"], 0)
+
     def test_summary_as_json(self):
         done = self.run_program(TOOLBOX, "summary", self.write_config(tiny_config()), "--format",
                                 "json")

@@ -17,9 +17,10 @@
 //   - parameters are updated inside backward, which the published system did not do.
 // Variants of this rule are planned, and the shortest predicted step is taken: values that several
 // layers read are offloaded whatever they cost (short chains); whatever the link carries for
-// nothing is offloaded, since a copy that is hidden costs less than any recompute; two of these
-// with values that leave again between their uses in backward (the least working set); and, where
-// there is no host memory, segments that are recomputed from kept values.
+// nothing is offloaded, since a copy that is hidden costs less than any recompute; what is cheap to
+// make again is, and everything else stays (where the link is the bottleneck); two of these, and
+// all offloaded, with values that leave again between their uses in backward (the least working
+// set); and, where there is no host memory, segments that are recomputed from kept values.
 #include <algorithm>
 #include <cmath>
 
@@ -29,26 +30,23 @@ namespace layup {
 namespace {
 
 constexpr int kNumLevels = 65;
+constexpr double kLargestPart = 4;  // of recompute over transfer
 enum Variant : int {
   by_cost,
   forks_offloaded,
   hidden_offloaded,
+  cheap_recomputed,
+  head_recomputed,
   recompute_only,
+  all_offloaded,
   by_cost_dropping,
   forks_offloaded_dropping,
+  all_offloaded_dropping,
   num_variants
 };
 
 bool is_fork(const PolicyInput& input, const std::vector<int>& num_readers, ValueId value) {
   return input.graph.value(value).kind != ValueKind::saved && num_readers[index(value)] > 1;
-}
-
-std::vector<int> count_forward_readers(const PolicyInput& input) {
-  std::vector<int> readers(input.graph.values.size(), 0);
-  for (std::int32_t i = 0; i < input.uses.first_backward; ++i)
-    for (const ValueId value : input.graph.operations[static_cast<std::size_t>(i)].reads)
-      ++readers[index(value)];
-  return readers;
 }
 
 // Without a host tier (or with a small one), what would be offloaded beyond it stays: the later
@@ -78,11 +76,33 @@ struct Link {
   }
 };
 
+// Forward time to make values again from what is not recomputed.
+class Chains {
+ public:
+  explicit Chains(const PolicyInput& input) : input_(input), ms_(input.graph.values.size(), 0) {}
+
+  double cost_ms(ValueId value) const {
+    if (input_.uses.at(value).replay < 0) return 0;
+    const auto replay = static_cast<std::size_t>(input_.uses.at(value).replay);
+    double ms = input_.cost.replay_ms[replay];
+    for (const ValueId read : input_.graph.replays[replay].reads) ms += ms_[index(read)];
+    return ms;
+  }
+  // The value is recomputed, or a link: chains go on through it.
+  void note(ValueId value, double ms) { ms_[index(value)] = ms; }
+
+ private:
+  const PolicyInput& input_;
+  std::vector<double> ms_;  // by value; 0 for what stays or comes back
+};
+
 Retention choose(const PolicyInput& input, ValueId value, Variant variant, double chain_ms,
                  bool fork, double now_ms, const Link& link) {
   const bool forks_go = variant == forks_offloaded || variant == forks_offloaded_dropping;
   const double transfer_ms = input.cost.offload_ms(input.graph.value(value).bytes);
-  if (input.uses.at(value).replay < 0 || (forks_go && fork)) return Retention::offload;
+  if (input.uses.at(value).replay < 0 || (forks_go && fork) || variant == all_offloaded ||
+      variant == all_offloaded_dropping)
+    return Retention::offload;
   if (variant == hidden_offloaded && link.would_hide(now_ms, transfer_ms))
     return Retention::offload;
   return chain_ms < transfer_ms ? Retention::recompute : Retention::offload;
@@ -90,8 +110,7 @@ Retention choose(const PolicyInput& input, ValueId value, Variant variant, doubl
 
 void classify(const PolicyInput& input, Variant variant, Decisions& decisions) {
   const std::vector<int> num_readers = count_forward_readers(input);
-  // Forward time to make a value again from what is not recomputed; 0 for what stays or comes back.
-  std::vector<double> chain_ms(input.graph.values.size(), 0);
+  Chains chains(input);
   double now_ms = 0;
   Link link;
   for (std::int32_t i = 0; i < input.uses.first_backward; ++i) {
@@ -99,26 +118,37 @@ void classify(const PolicyInput& input, Variant variant, Decisions& decisions) {
     for (const ValueId value : input.graph.operations[static_cast<std::size_t>(i)].writes) {
       const ValueUse& use = input.uses.at(value);
       if (use.producer != i) continue;  // persistent
-      double cost_ms = 0;
-      if (use.replay >= 0) {
-        const auto replay = static_cast<std::size_t>(use.replay);
-        cost_ms = input.cost.replay_ms[replay];
-        for (const ValueId read : input.graph.replays[replay].reads)
-          cost_ms += chain_ms[index(read)];
-      }
+      const double cost_ms = chains.cost_ms(value);
       if (use.num_backward_uses == 0) {  // a link of chains
-        chain_ms[index(value)] = cost_ms;
+        chains.note(value, cost_ms);
         continue;
       }
       if (is_small(input, value)) continue;
       Retention& retention = decisions.retention[index(value)];
       retention =
           choose(input, value, variant, cost_ms, is_fork(input, num_readers, value), now_ms, link);
-      if (retention == Retention::recompute) chain_ms[index(value)] = cost_ms;
+      if (retention == Retention::recompute) chains.note(value, cost_ms);
       if (retention == Retention::offload)
         link.give(now_ms, input.cost.offload_ms(input.graph.value(value).bytes));
     }
   }
+}
+
+// Without transfers: what is made again in less than `part` of the time of its transfer is, the
+// rest stays.
+void recompute_cheap(const PolicyInput& input, double part, Decisions& decisions) {
+  Chains chains(input);
+  for (std::int32_t i = 0; i < input.uses.first_backward; ++i)
+    for (const ValueId value : input.graph.operations[static_cast<std::size_t>(i)].writes) {
+      const ValueUse& use = input.uses.at(value);
+      if (use.producer != i) continue;
+      const double chain_ms = chains.cost_ms(value);
+      const bool is_link = use.num_backward_uses == 0;
+      const bool is_cheap = use.replay >= 0 && !is_small(input, value) &&
+                            chain_ms < part * input.cost.offload_ms(input.graph.value(value).bytes);
+      if (is_link || is_cheap) chains.note(value, chain_ms);
+      if (!is_link && is_cheap) decisions.retention[index(value)] = Retention::recompute;
+    }
 }
 
 // Forks at about every sqrt(n)-th layer stay; what lies between is recomputed.
@@ -147,8 +177,14 @@ void recompute_segments(const PolicyInput& input, Decisions& decisions) {
 Decisions decide(const PolicyInput& input, int variant, int level) {
   Decisions decisions;
   decisions.retention = keep_candidates(input);
-  decisions.drop_between_uses = variant == by_cost_dropping || variant == forks_offloaded_dropping;
-  if (variant == recompute_only)
+  decisions.drop_between_uses = variant >= by_cost_dropping;
+  if (variant == cheap_recomputed) {  // less and less of it
+    recompute_cheap(input, kLargestPart * (kNumLevels - 1 - level) / (kNumLevels - 1), decisions);
+    return decisions;
+  }
+  if (variant == head_recomputed)
+    recompute_cheap(input, kLargestPart / 2, decisions);
+  else if (variant == recompute_only)
     recompute_segments(input, decisions);
   else
     classify(input, static_cast<Variant>(variant), decisions);

@@ -8,6 +8,7 @@ Policy vdnn_all_policy() {
   Policy policy;
   policy.name = "vdnn_all";
   policy.summary = "every layer's input goes to the host";
+  policy.add_reads = add_vdnn_reads;
   policy.decide = [](const PolicyInput& input, int /*variant*/, int /*level*/) {
     return offload_inputs(input, [](ValueId) { return true; });
   };

@@ -162,6 +162,10 @@ Decisions random_decisions(const PhysicalGraph& graph, const ValueUses& uses,
   decisions.copy_style = random.chance(50) ? CopyStyle::gated : CopyStyle::layer_by_layer;
   decisions.updates_inside_backward = random.chance(70);
   decisions.in_place = random.chance(80);
+  decisions.look_ahead = 1 + static_cast<int>(random.below(3));
+  if (random.chance(50))
+    for (std::size_t i = 0; i < graph.values.size(); ++i)
+      decisions.leaves_as_link.push_back(random.chance(50) ? 1 : 0);
   return decisions;
 }
 
