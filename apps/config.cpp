@@ -75,6 +75,8 @@ TrainOptions read_train(JsonReader& root) {
   train.micro_batch = reader->get_int("micro_batch", 0, {.min = 1, .max = 1 << 24});
   train.clip_norm = reader->get_number("clip_norm", 0, {.min = 0, .min_excluded = true});
   train.kernels.winograd = reader->get_bool("winograd", train.kernels.winograd);
+  if (reader->get_choice("precision", "float32", {"float32", "bf16"}) == "bf16")
+    train.kernels.precision = Precision::bf16;
   train.epochs = reader->get_int("epochs", train.epochs, {.min = 1, .max = 1 << 24});
   train.seed = static_cast<std::uint64_t>(reader->get_int("seed", 0, kNotNegative));
   if (auto checkpoint = reader->get_object("checkpoint")) {

@@ -29,7 +29,7 @@ struct TrainOptions {
   std::int64_t epochs = 1;
   std::uint64_t seed = 0;
   CheckpointOptions checkpoint;
-  KernelOptions kernels;  // "winograd"
+  KernelOptions kernels;  // "winograd", "precision"
 };
 
 struct MemoryOptions {

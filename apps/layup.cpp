@@ -167,6 +167,7 @@ int devices() {
     if (has_device(kind)) {
       std::cout << make_cpu_device(kind)->description();
       if (kind == DeviceKind::cpu) std::cout << ", " << require_device_kernels(kind).describe();
+      if (has_bf16(kind)) std::cout << ", bf16";
       std::cout << (kind == default_device() ? ", the default\n" : "\n");
     } else {
       std::cout << "not in this build (oneDNN)\n";

@@ -2,7 +2,9 @@
 #include "engine/layout.h"
 
 #include <algorithm>
+#include <functional>
 
+#include "engine/bf16.h"
 #include "engine/error.h"
 
 namespace layup {
@@ -42,7 +44,12 @@ std::vector<std::vector<std::int64_t>> offsets_of(const Layout& layout) {
 
 // Calls visit(position in the logical order, position in the layout) for every element.
 template <typename Visit>
-void for_each(const Layout& layout, const Visit& visit) {
+void for_each(const Layout& layout, const Shape& shape, const Visit& visit) {
+  if (layout.is_row_major()) {
+    const std::int64_t count = num_elements(shape);
+    for (std::int64_t i = 0; i < count; ++i) visit(i, i);
+    return;
+  }
   const auto offsets = offsets_of(layout);
   const std::size_t rank = layout.dims.size();
   std::vector<std::size_t> at(rank, 0);
@@ -57,6 +64,15 @@ void for_each(const Layout& layout, const Visit& visit) {
       at[d] = 0;
     }
   }
+}
+
+template <typename T, typename Convert>
+void place(const Layout& layout, const Shape& shape, const float* from, T* to,
+           const Convert& convert) {
+  std::fill_n(to, num_elements(layout, shape), T{});
+  for_each(layout, shape, [&](std::int64_t logical, std::int64_t position) {
+    to[position] = convert(from[logical]);
+  });
 }
 
 }  // namespace
@@ -81,7 +97,7 @@ Layout blocked_channels(const Shape& dims, std::int64_t block) {
 }
 
 std::int64_t num_elements(const Layout& layout, const Shape& shape) {
-  if (layout.is_plain()) return num_elements(shape);
+  if (layout.is_row_major()) return num_elements(shape);
   std::int64_t count = 1;
   for (std::size_t d = 0; d < layout.dims.size(); ++d)
     count =
@@ -89,30 +105,39 @@ std::int64_t num_elements(const Layout& layout, const Shape& shape) {
   return count;
 }
 
-void from_plain(const Layout& layout, const Shape& shape, const float* from, float* to) {
-  if (layout.is_plain()) {
-    std::copy_n(from, num_elements(shape), to);
-    return;
-  }
-  std::fill_n(to, num_elements(layout, shape), 0.0F);
-  for_each(layout, [&](std::int64_t logical, std::int64_t placed) { to[placed] = from[logical]; });
+std::int64_t element_bytes(const Layout& layout, DType type) {
+  LAYUP_ASSERT(layout.element == Element::own || type == DType::f32);
+  return layout.element == Element::bf16 ? static_cast<std::int64_t>(sizeof(Bf16))
+                                         : size_bytes(type);
 }
 
-void to_plain(const Layout& layout, const Shape& shape, const float* from, float* to) {
-  if (layout.is_plain()) {
-    std::copy_n(from, num_elements(shape), to);
-    return;
-  }
-  for_each(layout, [&](std::int64_t logical, std::int64_t placed) { to[logical] = from[placed]; });
+void from_plain(const Layout& layout, const Shape& shape, const float* from, void* to) {
+  if (layout.element == Element::bf16)
+    place(layout, shape, from, static_cast<Bf16*>(to), to_bf16);
+  else
+    place(layout, shape, from, static_cast<float*>(to), std::identity());
+}
+
+void to_plain(const Layout& layout, const Shape& shape, const void* from, float* to) {
+  const auto fetch = [&](const auto* placed, const auto& convert) {
+    for_each(layout, shape, [&](std::int64_t logical, std::int64_t position) {
+      to[logical] = convert(placed[position]);
+    });
+  };
+  if (layout.element == Element::bf16)
+    fetch(static_cast<const Bf16*>(from), to_float);
+  else
+    fetch(static_cast<const float*>(from), std::identity());
 }
 
 std::string to_string(const Layout& layout) {
   if (layout.is_plain()) return "plain";
-  std::string text = to_string(layout.dims) + " by";
+  std::string text = layout.is_row_major() ? "row by row" : to_string(layout.dims) + " by";
   for (const std::int64_t stride : layout.strides) text += " " + std::to_string(stride);
   if (!layout.blocks.empty()) text += " in blocks of";
   for (const Layout::Block& block : layout.blocks)
     text += " " + std::to_string(block.size) + " d" + std::to_string(block.dimension);
+  if (layout.element == Element::bf16) text += " as bf16";
   return text;
 }
 

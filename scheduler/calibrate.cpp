@@ -5,6 +5,8 @@
 #include <chrono>
 #include <vector>
 
+#include "engine/bf16.h"
+
 namespace layup {
 namespace {
 
@@ -65,9 +67,16 @@ double measure(const Graph& graph, const PhysicalGraph& physical, const Solver* 
     const PhysicalValue& value = physical.value(id);
     char* data = scratch.at(offset);
     offset += value.bytes;
-    if (value.spec.dtype == DType::f32)  // neither zero nor denormal, of both signs
-      for (std::int64_t i = 0; i < num_elements(value.spec.shape); ++i)
-        reinterpret_cast<float*>(data)[i] = static_cast<float>(i % 13 - 5) * 0.125F;
+    if (value.spec.dtype == DType::f32) {  // neither zero nor denormal, of both signs
+      const bool is_bf16 = value.layout.element == Element::bf16;
+      for (std::int64_t i = 0; i < num_elements(value.spec.shape); ++i) {
+        const float number = static_cast<float>(i % 13 - 5) * 0.125F;
+        if (is_bf16)
+          reinterpret_cast<Bf16*>(data)[i] = to_bf16(number);
+        else
+          reinterpret_cast<float*>(data)[i] = number;
+      }
+    }
     return data;
   };
   std::vector<const void*> reads;

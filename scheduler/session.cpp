@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <new>
 
 #include "engine/allocation_counter.h"
+#include "engine/bf16.h"
 #include "engine/error.h"
 #include "engine/parallel.h"
 #include "engine/process.h"
@@ -20,9 +22,13 @@ static_assert(sizeof(StepState) <= kStepStateBytes);
 
 bool is_finite(const PhysicalValue& value, const void* data) {
   if (value.spec.dtype != DType::f32) return true;
-  const auto* values = static_cast<const float*>(data);
-  return std::all_of(values, values + num_elements(value),
-                     [](float v) { return std::isfinite(v); });
+  const auto all_finite_in = [&](const auto* values, const auto& convert) {
+    return std::all_of(values, values + num_elements(value),
+                       [&](auto v) { return std::isfinite(convert(v)); });
+  };
+  if (value.layout.element == Element::bf16)
+    return all_finite_in(static_cast<const Bf16*>(data), to_float);
+  return all_finite_in(static_cast<const float*>(data), std::identity());
 }
 
 }  // namespace
@@ -135,8 +141,7 @@ void Session::collect_tensors() {
 void Session::read(const PersistentTensor& tensor, std::span<float> to) const {
   const PhysicalGraph& graph = plan_.main().physical;
   LAYUP_ASSERT(static_cast<std::int64_t>(to.size()) == tensor.count());
-  to_plain(graph.value(tensor.value).layout, tensor.shape,
-           reinterpret_cast<const float*>(at(graph, tensor.value)), to.data());
+  to_plain(graph.value(tensor.value).layout, tensor.shape, at(graph, tensor.value), to.data());
 }
 
 std::vector<float> Session::read(const PersistentTensor& tensor) const {
@@ -148,8 +153,7 @@ std::vector<float> Session::read(const PersistentTensor& tensor) const {
 void Session::write(const PersistentTensor& tensor, std::span<const float> from) {
   const PhysicalGraph& graph = plan_.main().physical;
   LAYUP_ASSERT(static_cast<std::int64_t>(from.size()) == tensor.count());
-  from_plain(graph.value(tensor.value).layout, tensor.shape, from.data(),
-             reinterpret_cast<float*>(at(graph, tensor.value)));
+  from_plain(graph.value(tensor.value).layout, tensor.shape, from.data(), at(graph, tensor.value));
 }
 
 void Session::initialize(std::uint64_t seed) {

@@ -8,8 +8,8 @@ import pathlib
 import subprocess
 import unittest
 
-from cli_support import (DATA, NO_FIT, OK, ROOT, TOOLBOX, TRAIN, USAGE, CliTest, tiny_config,
-                         write_idx)
+from cli_support import (DATA, DEVICE, NO_FIT, OK, ROOT, TOOLBOX, TRAIN, USAGE, CliTest,
+                         tiny_config, write_idx)
 
 
 def paths_of_keys(node, path=()):
@@ -288,6 +288,34 @@ class Toolbox(CliTest):
 
     def test_devices(self):
         self.expect(self.run_program(TOOLBOX, "devices"), OK, "reference")
+
+
+class Precision(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.devices = self.run_program(TOOLBOX, "devices").stdout
+        self.file = self.write_config(tiny_config(train__precision="bf16"))
+
+    def test_refused_on_the_reference_device(self):
+        self.expect(self.run_program(TOOLBOX, "plan", self.file, "--device", "reference"), USAGE,
+                    "use --device cpu", "(at /train/precision)")
+
+    def test_refused_by_a_processor_without_it(self):
+        if "oneDNN 2" not in self.devices:
+            self.skipTest("this build has no cpu device")
+        done = self.run_program(TOOLBOX, "plan", self.file, "--device", "cpu",
+                                env={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"})
+        self.expect(done, DEVICE, "AVX512_BF16", '"float32"', "(at /train/precision)")
+
+    def test_float32_goes_on_in_bf16(self):
+        if ", bf16" not in self.devices:
+            self.skipTest("this build or this processor has no bf16")
+        out = self.dir / "run"
+        common = [TRAIN, self.file, "--device", "cpu", "--threads", 1]
+        self.expect(self.run_program(*common, "--set", "train.precision=float32", "--steps", 2,
+                                     "--out", out), OK)
+        self.expect(self.run_program(*common, "--resume", out, "--steps", 4), OK,
+                    "configured otherwise", "precision")
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ constexpr const char* kFull = R"({
   },
   "train": {
     "batch": 8,
+    "precision": "float32",
     "epochs": 3,
     "seed": 7,
     "checkpoint": {
@@ -206,6 +207,7 @@ TEST_CASE("config: values of a wrong type, out of range, fractional or too large
       {"\"batch\": 8", "\"batch\": 4294967297000000000000", {"4294967297000000000000"}},
       {"\"batch\": 8", "\"batch\": 1e400", {"1e400 does not fit into a 64-bit number"}},
       {"\"batch\": 8", "\"batch\": 8.0", {"/train/batch", "found 8.0"}},
+      {"\"float32\"", "\"fp16\"", {"/train/precision", "known: float32, bf16"}},
       {"\"lr\": 0.05", "\"lr\": -1", {"/solver/lr", "-1"}},
       {"\"momentum\": 0.9", "\"momentum\": 1.5", {"/solver/momentum", "1.5"}},
       {"\"momentum\": 0.9", "\"momentum\": \"0,9\"", {"/solver/momentum"}},
@@ -302,7 +304,7 @@ TEST_CASE("config: syntax errors, duplicate keys and missing files say where") {
   check_error(ConfigFile(replaced(kFull, "\"batch\": 8,", "\"batch\": 8")).error(),
               {"run.json:59:"});
   check_error(ConfigFile(replaced(kFull, "\"epochs\": 3", "\"batch\": 3")).error(),
-              {"run.json:59:5: ", "duplicate key \"batch\" (at /train/batch)"});
+              {"run.json:60:5: ", "duplicate key \"batch\" (at /train/batch)"});
   check_error(ConfigFile("[]").error(), {"run.json:1:1"});
   CHECK_THROWS_AS(read_config("no-such-file.json", {}), ConfigError);
   CHECK_THROWS_WITH_AS(read_config("tests", {}),

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/bf16.h"
 #include "layers/registry.h"
 #include "tests/support/allocation_counter.h"
 #include "tests/support/device_layer.h"
@@ -37,16 +38,21 @@ Problems all_checks(const LayerType& type, const LayerExample& example) {
 
 // All that a training step and an evaluation leave behind, against the reference.
 Problems compare_with_reference(const Layer& reference, const Layer& other,
-                                const std::vector<TensorSpec>& inputs) {
+                                const std::vector<TensorSpec>& inputs, Precision precision) {
   Problems problems;
   const auto after_step = [&](const Layer& layer) {
     LayerHarness harness(layer, inputs, 2);
     harness.fill(5);
+    if (precision == Precision::bf16)
+      for (const Slot slot : harness.slots())
+        if (slot.role == Role::x || slot.role == Role::dy || slot.role == Role::parameter)
+          for (float& value : harness.values(slot)) value = to_float(to_bf16(value));
     harness.run_step();
     return harness;
   };
   LayerHarness expected = after_step(reference);
   LayerHarness found = after_step(other);
+  const double tolerance = precision == Precision::bf16 ? kBf16Layer : kDeviceLayer;
   const auto compare = [&](const std::string& when) {
     for (const Slot slot : expected.slots()) {
       if (expected.spec(slot).dtype != DType::f32) {
@@ -61,7 +67,7 @@ Problems compare_with_reference(const Layer& reference, const Layer& other,
         largest = std::max(largest, std::abs(value));
         difference = std::max(difference, std::abs(value - found.values(slot)[i]));
       }
-      if (!(difference <= kDeviceLayer * largest))
+      if (!(difference <= tolerance * largest))
         problems.push_back(to_string(slot) + when + " is off by " + std::to_string(difference) +
                            " of " + std::to_string(largest));
     }
@@ -77,15 +83,15 @@ Problems compare_with_reference(const Layer& reference, const Layer& other,
 }
 
 Problems device_checks(const LayerType& type, const LayerExample& example, DeviceKind device,
-                       Operands operands) {
+                       Operands operands, Precision precision) {
   Problems all;
   const auto gather = [&](const char* check, const Problems& problems) {
     for (const std::string& problem : problems) all.push_back(std::string(check) + ": " + problem);
   };
   const auto reference = read_layer(type, example.params);
-  const DeviceLayer layer(*reference, type.name, device, operands);
+  const DeviceLayer layer(*reference, type.name, device, operands, {.precision = precision});
   const LayerSubject subject{&layer, example.inputs};
-  gather("reference", compare_with_reference(*reference, layer, example.inputs));
+  gather("reference", compare_with_reference(*reference, layer, example.inputs, precision));
   gather("in place", check_in_place(subject));
   gather("reads", check_reads(subject));
   gather("repeat", check_repeat(subject));
@@ -137,6 +143,7 @@ std::vector<DeviceExample> device_examples() {
       {"sigmoid", image(Json::object(), {2, 20, 3, 3})},
       {"sigmoid", image(Json::object(), {2, 32, 3, 3})},
       {"tanh", image(Json::object(), {2, 20, 3, 3})},
+      {"max_pool2d", image({{"kernel", 2}, {"stride", 3}, {"ceil_mode", true}}, {1, 16, 8, 9})},
       {"relu", image(Json::object(), {2, 20, 3, 3})},
       {"linear", image({{"out_features", 70}}, {5, 40})},
   };
@@ -146,6 +153,24 @@ std::string describe(const LayerType& type, const LayerExample& example) {
   std::string text = type.name + " " + example.params.dump();
   for (const TensorSpec& input : example.inputs) text += " " + to_string(input);
   return text;
+}
+
+// Every example of every layer, and those of the device.
+void check_all_on_cpu(Precision precision) {
+  const auto check = [&](const LayerType& type, const LayerExample& example) {
+    for (const Operands operands : {Operands::plain, Operands::blocked}) {
+      if (operands == Operands::blocked && saves_bits(type, example)) continue;
+      const std::string where = operands == Operands::plain ? "" : " in blocks";
+      INFO(describe(type, example) << where);
+      for (const std::string& problem :
+           device_checks(type, example, DeviceKind::cpu, operands, precision))
+        FAIL_CHECK(problem);
+    }
+  };
+  for (const LayerType& type : builtin_layers())
+    for (const LayerExample& example : type.examples) check(type, example);
+  for (const DeviceExample& item : device_examples())
+    check(*find_layer_type(builtin_layers(), item.type), item.example);
 }
 
 }  // namespace
@@ -166,19 +191,15 @@ TEST_CASE("every layer on the cpu device does what the reference does") {
     MESSAGE("this build has no cpu device");
     return;
   }
-  const auto check = [](const LayerType& type, const LayerExample& example) {
-    for (const Operands operands : {Operands::plain, Operands::blocked}) {
-      if (operands == Operands::blocked && saves_bits(type, example)) continue;
-      const std::string where = operands == Operands::plain ? "" : " in blocks";
-      INFO(describe(type, example) << where);
-      for (const std::string& problem : device_checks(type, example, DeviceKind::cpu, operands))
-        FAIL_CHECK(problem);
-    }
-  };
-  for (const LayerType& type : builtin_layers())
-    for (const LayerExample& example : type.examples) check(type, example);
-  for (const DeviceExample& item : device_examples())
-    check(*find_layer_type(builtin_layers(), item.type), item.example);
+  check_all_on_cpu(Precision::float32);
+}
+
+TEST_CASE("every layer on the cpu device does in bf16 what the reference does, but for rounding") {
+  if (!has_bf16(DeviceKind::cpu)) {
+    MESSAGE("this build or this processor has no bf16");
+    return;
+  }
+  check_all_on_cpu(Precision::bf16);
 }
 
 TEST_CASE("layer types have different names and are found by them") {

@@ -28,4 +28,9 @@ DeviceKind default_device() {
   return has_device(DeviceKind::cpu) ? DeviceKind::cpu : DeviceKind::reference;
 }
 
+bool has_bf16(DeviceKind device) {
+  const DeviceKernels* kernels = find_device_kernels(device);
+  return kernels != nullptr && kernels->has_bf16();
+}
+
 }  // namespace layup

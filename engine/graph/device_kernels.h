@@ -13,6 +13,7 @@ struct DeviceKernels {
   Kernel (*make)(const Graph& graph, const Solver* solver, const PhysicalGraph& physical,
                  const PhysicalOperation& op) = nullptr;
   std::string (*describe)() = nullptr;  // "oneDNN 2.6.3"
+  bool (*has_bf16)() = nullptr;         // whether the processor has its instructions
 };
 
 // Null where the build has none: layers/cpu/ or engine/graph/no_cpu_kernels.cpp.
@@ -21,6 +22,8 @@ const DeviceKernels* cpu_kernels();
 // Throws DeviceError.
 const DeviceKernels& require_device_kernels(DeviceKind device);
 bool has_device(DeviceKind device);
+// Whether Precision::bf16 can be asked for.
+bool has_bf16(DeviceKind device);
 // What `--device auto` means.
 DeviceKind default_device();
 

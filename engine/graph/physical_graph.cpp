@@ -132,6 +132,10 @@ PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, 
                              int threads, const KernelOptions& options) {
   if (device != DeviceKind::reference)
     return require_device_kernels(device).select(graph, training, threads, options);
+  if (options.precision != Precision::float32)
+    throw ConfigError(
+        "\"bf16\" is a precision of the cpu device: use --device cpu, or remove "
+        "\"precision\" (at /train/precision)");
   PhysicalGraph physical = physical_frame(graph, training, device, threads, options);
   const auto add = [&](std::vector<PhysicalOperation>& list, const Operation& logical) {
     PhysicalOperation& op = list.emplace_back();

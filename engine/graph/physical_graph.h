@@ -40,9 +40,14 @@ struct PhysicalOperation : Operation {
   CostKind cost_kind = CostKind::bandwidth;
 };
 
+// Of activations, their gradients and the operands of convolutions. Parameters, their gradients,
+// solver state, statistics and losses are float32 always.
+enum class Precision : std::uint8_t { float32, bf16 };
+
 // What a user may choose about kernels; a part of the plan, since results depend on it.
 struct KernelOptions {
   bool winograd = true;  // where it is faster
+  Precision precision = Precision::float32;
 
   bool operator==(const KernelOptions&) const = default;
 };
@@ -75,7 +80,8 @@ inline std::int64_t num_elements(const PhysicalValue& value) {  // with padding
   return num_elements(value.layout, value.spec.shape);
 }
 
-// Throws DeviceError for a device that this build does not have.
+// Throws DeviceError for a device that this build does not have and for a processor that lacks what
+// the options want, ConfigError for options that the device does not know.
 PhysicalGraph select_kernels(const Graph& graph, const TrainingGraph& training, DeviceKind device,
                              int threads, const KernelOptions& options = {});
 

@@ -13,6 +13,7 @@ Choice choose(const LayerOperation& op) {
   Layout layout;  // that of the first operand which is not plain
   for (const Layout& offered : op.reads)
     if (layout.is_plain()) layout = offered;
+  layout.element = Element::own;  // its kernel is of float32
   // Padding holds zeros and must keep them.
   const Shape& shape = op.inputs[0].shape;
   const bool is_padded = num_elements(layout, shape) != num_elements(shape);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // add on the cpu device, with the relu that may follow: element by element in whatever layout the
 // operands come, padding included (zeros stay zeros). Contracts: layers/add.cpp, layers/relu.cpp.
+#include "layers/cpu/add.h"
+
 #include "engine/error.h"
 #include "engine/parallel.h"
 #include "layers/cpu/cpu_layer.h"
+#include "layers/cpu/vector.h"
 
 namespace layup::cpu {
 namespace {
@@ -21,47 +24,50 @@ Choice choose_add(const LayerOperation& op) {
   return {"vector", std::vector<Layout>(op.reads.size(), layout), {layout}, 0};
 }
 
-template <bool kRelu>
+template <bool kRelu, typename T>
 void add_range(const KernelArgs& args, int num_inputs, std::int64_t begin, std::int64_t end) {
-  const float* a = args.read(0);
-  const float* b = args.read(1);
-  float* y = args.write(0);
-  for (std::int64_t i = begin; i < end; ++i) {
-    float sum = a[i] + b[i];
-    for (int k = 2; k < num_inputs; ++k) sum += args.read(k)[i];
-    y[i] = kRelu && sum <= 0 ? 0 : sum;
+  constexpr int kLanes = 16;
+  using V = Vectors<kLanes>;
+  const T* a = args.read<T>(0);
+  const T* b = args.read<T>(1);
+  T* y = args.write<T>(0);
+  std::int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) {
+    auto sum = V::load(a + i) + V::load(b + i);
+    for (int k = 2; k < num_inputs; ++k) sum += V::load(args.read<T>(k) + i);
+    V::store(y + i, kRelu ? V::relu(sum) : sum);
+  }
+  for (; i < end; ++i) {
+    float sum = load_one(a + i) + load_one(b + i);
+    for (int k = 2; k < num_inputs; ++k) sum += load_one(args.read<T>(k) + i);
+    store_one(y + i, kRelu && sum <= 0 ? 0 : sum);
   }
 }
 
-template <bool kRelu>
-void add_two(const KernelArgs& args, std::int64_t begin, std::int64_t end) {
-  const float* a = args.read(0);
-  const float* b = args.read(1);
-  float* y = args.write(0);
-  for (std::int64_t i = begin; i < end; ++i) {
-    const float sum = a[i] + b[i];
-    y[i] = kRelu && sum <= 0 ? 0 : sum;
-  }
-}
-
-Kernel make_add(const LayerOperation& op) {
-  LAYUP_ASSERT(op.pass != Pass::backward_params && op.pass != Pass::backward_data);
-  const std::int64_t count = count_of(op);
-  const int threads = op.threads;
-  const int num_inputs = static_cast<int>(op.reads.size());
-  const bool relu = op.fusion == Fusion::relu;
+template <bool kRelu, typename T>
+Kernel kernel_for(std::int64_t count, int num_inputs, int threads) {
   return [=](const KernelArgs& args) {
     parallel_for(threads, count, [&](std::int64_t begin, std::int64_t end) {
-      if (num_inputs == 2)
-        relu ? add_two<true>(args, begin, end) : add_two<false>(args, begin, end);
-      else
-        relu ? add_range<true>(args, num_inputs, begin, end)
-             : add_range<false>(args, num_inputs, begin, end);
+      add_range<kRelu, T>(args, num_inputs, begin, end);
     });
   };
 }
 
+Kernel make_add(const LayerOperation& op) {
+  LAYUP_ASSERT(op.pass != Pass::backward_params && op.pass != Pass::backward_data);
+  return add_kernel(op.writes[0].element, count_of(op), static_cast<int>(op.reads.size()),
+                    op.fusion == Fusion::relu, op.threads);
+}
+
 }  // namespace
+
+Kernel add_kernel(Element element, std::int64_t count, int num_inputs, bool relu, int threads) {
+  if (element == Element::bf16)
+    return relu ? kernel_for<true, Bf16>(count, num_inputs, threads)
+                : kernel_for<false, Bf16>(count, num_inputs, threads);
+  return relu ? kernel_for<true, float>(count, num_inputs, threads)
+              : kernel_for<false, float>(count, num_inputs, threads);
+}
 
 CpuLayer add_cpu() { return {"add", choose_add, make_add}; }
 

@@ -2,9 +2,10 @@
 // batch_norm of images in blocks of channels, with the relu (and the add) that may follow. Contract
 // and formulas: layers/batch_norm.cpp; operands of fused operations: layers/cpu/fuse.h.
 //
-// Sums are in double, per sample and block of channels, added up in the order of the samples: the
-// bits depend neither on threads nor on how the work is cut. The variance comes from one pass over
-// deviations from each channel's first value, which keeps the cancellation small.
+// Images are float32 or bf16; all arithmetic, and all that is known of a channel, is float32 or
+// double. Sums are in double, per sample and block of channels, added up in the order of the
+// samples: the bits depend neither on threads nor on how the work is cut. The variance comes from
+// one pass over deviations from each channel's first value, which keeps the cancellation small.
 #include <cmath>
 
 #include "engine/error.h"
@@ -113,9 +114,9 @@ Partials<kBlock> total_of(const Partials<kBlock>* partials, Index batch) {
   return total;
 }
 
-template <int kBlock>
-void normalize_rows(const Settings& s, const Affine<kBlock>& affine, Index offset, const float* x,
-                    const float* other, float* y) {
+template <int kBlock, typename T>
+void normalize_rows(const Settings& s, const Affine<kBlock>& affine, Index offset, const T* x,
+                    const T* other, T* y) {
   using V = Vectors<kBlock>;
   const Index end = offset + s.image.pixels * kBlock;
   if (s.fusion == Fusion::none) {
@@ -128,14 +129,14 @@ void normalize_rows(const Settings& s, const Affine<kBlock>& affine, Index offse
   }
 }
 
-template <int kBlock>
+template <int kBlock, typename T>
 void forward(const Settings& s, const KernelArgs& args) {
   using V = Vectors<kBlock>;
-  const float* x = args.read(0);
+  const T* x = args.read<T>(0);
   const float* weight = args.read(1);
   const float* bias = args.read(2);
-  const float* other = s.fusion == Fusion::add_relu ? args.read(3) : nullptr;
-  float* y = args.write(0);
+  const T* other = s.fusion == Fusion::add_relu ? args.read<T>(3) : nullptr;
+  T* y = args.write<T>(0);
   float* mean = args.write(1);
   float* inv_std = args.write(2);
   float* running[2] = {args.write(3), args.write(4)};
@@ -182,13 +183,13 @@ void forward(const Settings& s, const KernelArgs& args) {
 }
 
 // replay (mean and inv_std as saved) and evaluate (mean and variance as they run).
-template <int kBlock>
+template <int kBlock, typename T>
 void apply_saved(const Settings& s, const KernelArgs& args, bool is_variance) {
-  const float* x = args.read(0);
+  const T* x = args.read<T>(0);
   const float* weight = args.read(1);
   const float* bias = args.read(2);
-  const float* other = s.fusion == Fusion::add_relu ? args.read(5) : nullptr;
-  float* y = args.write(0);
+  const T* other = s.fusion == Fusion::add_relu ? args.read<T>(5) : nullptr;
+  T* y = args.write<T>(0);
   parallel_for(s.threads, s.image.blocks * s.image.batch, [&](Index begin, Index end) {
     for (Index i = begin; i < end; ++i) {
       const Index block = i % s.image.blocks;
@@ -203,11 +204,11 @@ void apply_saved(const Settings& s, const KernelArgs& args, bool is_variance) {
 }
 
 // The sums that both gradients need. dy counts only where the relu let y through.
-template <int kBlock, bool kRelu>
+template <int kBlock, typename T, bool kRelu>
 void param_gradients(const Settings& s, const KernelArgs& args) {
   using V = Vectors<kBlock>;
-  const float* x = args.read(0);
-  const float* dy = args.read(1);
+  const T* x = args.read<T>(0);
+  const T* dy = args.read<T>(1);
   const float* mean = args.read(kRelu ? 4 : 2);
   const float* inv_std = args.read(kRelu ? 5 : 3);
   const float* weight = kRelu ? args.read(2) : inv_std;
@@ -242,17 +243,17 @@ void param_gradients(const Settings& s, const KernelArgs& args) {
   run_phases(s, partial, finish, [](Index, Index) {});
 }
 
-template <int kBlock, bool kRelu>
+template <int kBlock, typename T, bool kRelu>
 void data_gradient(const Settings& s, const KernelArgs& args) {
   using V = Vectors<kBlock>;
-  const float* x = args.read(0);
-  const float* dy = args.read(1);
+  const T* x = args.read<T>(0);
+  const T* dy = args.read<T>(1);
   const float* weight = args.read(2);
   const float* mean = args.read(kRelu ? 4 : 3);
   const float* inv_std = args.read(kRelu ? 5 : 4);
   const float* bias = kRelu ? args.read(3) : mean;
   const float* carry = args.read(kRelu ? 6 : 5);
-  float* dx = args.write(0);
+  T* dx = args.write<T>(0);
   const auto count = static_cast<float>(s.count());
   parallel_for(s.threads, s.image.blocks * s.image.batch, [&](Index begin, Index end) {
     for (Index part = begin; part < end; ++part) {
@@ -278,12 +279,13 @@ Choice choose(const LayerOperation& op) {
   if (x.size() != 4) return {};
   const bool is_backward = op.pass == Pass::backward_params || op.pass == Pass::backward_data;
   Choice choice{"vector", std::vector<Layout>(op.reads.size()), {}, 0};
-  choice.reads[0] = blocked(x);
-  if (is_backward) choice.reads[1] = blocked(x);
-  if (op.fusion == Fusion::add_relu) choice.reads.back() = blocked(x);
+  const Layout image = blocked(x, image_element(op.options));
+  choice.reads[0] = image;
+  if (is_backward) choice.reads[1] = image;
+  if (op.fusion == Fusion::add_relu) choice.reads.back() = image;
   const int num_writes[kNumPasses] = {5, 1, 1, 3, 1};
   choice.writes.resize(static_cast<std::size_t>(num_writes[static_cast<int>(op.pass)]));
-  if (op.pass != Pass::backward_params) choice.writes[0] = blocked(x);
+  if (op.pass != Pass::backward_params) choice.writes[0] = image;
   if (op.pass == Pass::forward || op.pass == Pass::backward_params)
     choice.workspace_bytes =
         checked_multiply(x[0], BlockedImage(x, channel_block()).blocks * channel_block() * 2 *
@@ -291,31 +293,35 @@ Choice choose(const LayerOperation& op) {
   return choice;
 }
 
-template <int kBlock>
+template <int kBlock, typename T>
 Kernel make_for(const LayerOperation& op) {
   const Json params = op.node.layer->params();
   const Settings s{BlockedImage(op.inputs[0].shape, kBlock), op.fusion, op.threads,
                    params["eps"].get<double>(), params["momentum"].get<double>()};
   const bool relu = op.fusion == Fusion::relu;
   switch (op.pass) {
-    case Pass::forward: return [s](const KernelArgs& args) { forward<kBlock>(s, args); };
-    case Pass::evaluate: return [s](const KernelArgs& args) { apply_saved<kBlock>(s, args, true); };
-    case Pass::replay: return [s](const KernelArgs& args) { apply_saved<kBlock>(s, args, false); };
+    case Pass::forward: return [s](const KernelArgs& args) { forward<kBlock, T>(s, args); };
+    case Pass::evaluate:
+      return [s](const KernelArgs& args) { apply_saved<kBlock, T>(s, args, true); };
+    case Pass::replay:
+      return [s](const KernelArgs& args) { apply_saved<kBlock, T>(s, args, false); };
     case Pass::backward_params:
       return [s, relu](const KernelArgs& args) {
-        relu ? param_gradients<kBlock, true>(s, args) : param_gradients<kBlock, false>(s, args);
+        relu ? param_gradients<kBlock, T, true>(s, args)
+             : param_gradients<kBlock, T, false>(s, args);
       };
     case Pass::backward_data: break;
   }
   return [s, relu](const KernelArgs& args) {
-    relu ? data_gradient<kBlock, true>(s, args) : data_gradient<kBlock, false>(s, args);
+    relu ? data_gradient<kBlock, T, true>(s, args) : data_gradient<kBlock, T, false>(s, args);
   };
 }
 
 Kernel make(const LayerOperation& op) {
   if (op.pass == Pass::forward && !op.node.info.training_error.empty())
     throw GraphError(op.node.info.training_error);
-  return channel_block() == 16 ? make_for<16>(op) : make_for<8>(op);
+  if (image_element(op.options) == Element::bf16) return make_for<16, Bf16>(op);
+  return channel_block() == 16 ? make_for<16, float>(op) : make_for<8, float>(op);
 }
 
 }  // namespace

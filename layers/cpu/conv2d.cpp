@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv2d on oneDNN. Activations lie in blocks of channels (an image of up to three channels stays
 // plain), weights in the blocks that the forward pass reads; the data gradient may want others.
-// Contract and formulas: layers/conv2d.cpp.
+// In bf16 the resident weights stay what they are, and each pass reads a bf16 copy as its kernel
+// wants it; gradients of parameters come out in float32. A pass for which there is no fast kernel
+// in bf16 runs in float32. Contract and formulas: layers/conv2d.cpp.
 #include <algorithm>
 #include <optional>
 
@@ -51,8 +53,10 @@ ConvShape shape_of(const Node& node, std::span<const TensorSpec> inputs) {
 bool takes_plain_image(const ConvShape& shape) { return shape.groups == 1 && shape.x[1] <= 3; }
 
 // The layouts of the convolutions of AVX-512 and AVX2.
-Layout x_layout(const ConvShape& shape) {
-  return takes_plain_image(shape) ? Layout{} : blocked(shape.x);
+Layout x_layout(const ConvShape& shape, Element element) {
+  Layout layout = takes_plain_image(shape) ? Layout{} : blocked(shape.x, element);
+  layout.element = element;
+  return layout;
 }
 Layout weight_layout(const ConvShape& shape) {
   const std::int64_t block = channel_block();
@@ -80,15 +84,24 @@ bool prefers_winograd(const LayerOperation& op, const ConvShape& shape) {
 // Descriptors that are asked for: fixed layouts, or the library's choice.
 struct Wanted {
   dnnl::algorithm method;
-  memory::desc x, weight, bias, y;
+  Element element;  // of x, y and the weights that are read
+  memory::desc x, weight, weight_gradient, bias, y;
 };
 
-Wanted wanted(const ConvShape& shape, algorithm chosen, bool any, bool weight_any) {
-  Wanted result{chosen, any_desc(shape.x), any_desc(shape.weight_dims), {}, any_desc(shape.y)};
+Wanted wanted(const ConvShape& shape, algorithm chosen, Element element, bool any,
+              bool weight_any) {
+  Wanted result{chosen,
+                element,
+                any_desc(shape.x, element),
+                any_desc(shape.weight_dims, element),
+                any_desc(shape.weight_dims),
+                {},
+                any_desc(shape.y, element)};
   if (!any) {
-    result.x = to_desc(x_layout(shape), shape.x);
-    result.y = to_desc(blocked(shape.y), shape.y);
-    if (!weight_any) result.weight = to_desc(weight_layout(shape), shape.weight_dims);
+    result.x = to_desc(x_layout(shape, element), shape.x);
+    result.y = to_desc(blocked(shape.y, element), shape.y);
+    result.weight_gradient = to_desc(weight_layout(shape), shape.weight_dims);
+    if (!weight_any && element == Element::own) result.weight = result.weight_gradient;
   }
   if (shape.has_bias) result.bias = {{shape.y[1]}, memory::data_type::f32, memory::format_tag::x};
   return result;
@@ -114,9 +127,9 @@ dnnl::convolution_backward_weights::primitive_desc weights_desc(const ConvShape&
                                                                 const Wanted& w) {
   using Backward = dnnl::convolution_backward_weights;
   const Backward::desc desc = s.has_bias
-                                  ? Backward::desc(w.method, w.x, w.weight, w.bias, w.y, s.stride,
-                                                   s.dilation, s.padding, s.padding)
-                                  : Backward::desc(w.method, w.x, w.weight, w.y, s.stride,
+                                  ? Backward::desc(w.method, w.x, w.weight_gradient, w.bias, w.y,
+                                                   s.stride, s.dilation, s.padding, s.padding)
+                                  : Backward::desc(w.method, w.x, w.weight_gradient, w.y, s.stride,
                                                    s.dilation, s.padding, s.padding);
   return {desc, user_scratchpad(), onednn_engine(), forward_desc(s, w)};
 }
@@ -127,24 +140,27 @@ bool is_fast(const Descriptor& descriptor) {
   return name.find("ref") == std::string::npos && name.find("gemm") == std::string::npos;
 }
 
-// The first that the library has a fast kernel for: Winograd where it is preferred, the usual
-// layouts, the library's own choice.
+// The first that the library has a fast kernel for: bf16 where it is asked for, Winograd where it
+// is preferred, the usual layouts, the library's own choice.
 template <typename Make>
 auto find_desc(const LayerOperation& op, const ConvShape& shape, bool weight_any, const Make& make)
     -> decltype(make(std::declval<Wanted>())) {
   const auto direct = algorithm::convolution_direct;
-  const auto attempt = [&](algorithm chosen,
+  const auto attempt = [&](algorithm chosen, Element element,
                            bool any) -> decltype(std::optional(make(std::declval<Wanted>()))) {
     try {
-      return make(wanted(shape, chosen, any, weight_any));
+      return make(wanted(shape, chosen, element, any, weight_any));
     } catch (const dnnl::error&) {
       return std::nullopt;
     }
   };
+  if (image_element(op.options) == Element::bf16)
+    for (const bool any : {false, true})
+      if (auto found = attempt(direct, Element::bf16, any); found && is_fast(*found)) return *found;
   if (prefers_winograd(op, shape))
-    if (auto found = attempt(algorithm::convolution_winograd, false)) return *found;
-  if (auto found = attempt(direct, false); found && is_fast(*found)) return *found;
-  if (auto found = attempt(direct, true)) return *found;
+    if (auto found = attempt(algorithm::convolution_winograd, Element::own, false)) return *found;
+  if (auto found = attempt(direct, Element::own, false); found && is_fast(*found)) return *found;
+  if (auto found = attempt(direct, Element::own, true)) return *found;
   throw DeviceError("oneDNN has no convolution for \"" + op.node.name + "\"");
 }
 
@@ -159,7 +175,7 @@ auto find_data(const LayerOperation& op, const ConvShape& shape) {
     Wanted changed =
         w;  // the gradient of a plain image lies in blocks, for which there are kernels
     if (w.x.data.format_kind != dnnl_format_kind_any)
-      changed.x = to_desc(blocked(shape.x), shape.x);
+      changed.x = to_desc(blocked(shape.x, w.element), shape.x);
     return data_desc(shape, changed);
   });
 }

@@ -40,13 +40,25 @@ struct CpuLayer {
   Layout (*parameter_layout)(const Node& node, std::span<const TensorSpec> inputs, int i) = nullptr;
 };
 
+// How images in blocks of channels lie in memory.
+inline Element image_element(const KernelOptions& options) {
+  return options.precision == Precision::bf16 ? Element::bf16 : Element::own;
+}
+
 // Null if the layer has no kernels for this device.
 const CpuLayer* find_cpu_layer(const std::string& type);
 
 // Channels per block of an activation: 16 with AVX-512, else 8.
 std::int64_t channel_block();
 
+// Whether the processor has instructions for bf16. It has blocks of 16 channels then.
+bool has_bf16();
+
 // nChw16c of a tensor [N, C, H, W].
-inline Layout blocked(const Shape& shape) { return blocked_channels(shape, channel_block()); }
+inline Layout blocked(const Shape& shape, Element element = Element::own) {
+  Layout layout = blocked_channels(shape, channel_block());
+  layout.element = element;
+  return layout;
+}
 
 }  // namespace layup::cpu

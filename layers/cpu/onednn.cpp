@@ -34,6 +34,16 @@ bool is_row_major(const dnnl_memory_desc_t& desc) {
   return true;
 }
 
+memory::data_type data_type_of(Element element) {
+  return element == Element::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+bool has_isa(dnnl::cpu_isa wanted) {
+  const dnnl::cpu_isa found = dnnl::get_effective_cpu_isa();
+  return found == dnnl::cpu_isa::all ||
+         (static_cast<int>(found) & static_cast<int>(wanted)) == static_cast<int>(wanted);
+}
+
 class PrimitiveRun {
  public:
   PrimitiveRun(const dnnl::primitive& primitive, const std::vector<Argument>& arguments,
@@ -90,11 +100,13 @@ class PrimitiveRun {
 }  // namespace
 
 std::int64_t channel_block() {
-  static const bool wide = (dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::all) ||
-                           (static_cast<int>(dnnl::get_effective_cpu_isa()) &
-                            static_cast<int>(dnnl::cpu_isa::avx512_core)) ==
-                               static_cast<int>(dnnl::cpu_isa::avx512_core);
+  static const bool wide = has_isa(dnnl::cpu_isa::avx512_core);
   return wide ? 16 : 8;
+}
+
+bool has_bf16() {
+  static const bool found = has_isa(dnnl::cpu_isa::avx512_core_bf16);
+  return found;
 }
 
 dnnl::engine& onednn_engine() {
@@ -112,11 +124,11 @@ const dnnl::primitive_attr& user_scratchpad() {
 }
 
 memory::desc to_desc(const Layout& layout, const Shape& plain_shape) {
-  const Shape& dims = layout.is_plain() ? plain_shape : layout.dims;
+  const Shape& dims = layout.is_row_major() ? plain_shape : layout.dims;
   memory::dims strides(dims.size(), 1);
   for (std::size_t d = dims.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * dims[d + 1];
-  memory::desc desc(dims, memory::data_type::f32, strides);
-  if (layout.is_plain()) return desc;
+  memory::desc desc(dims, data_type_of(layout.element), strides);
+  if (layout.is_row_major()) return desc;
   auto& blocking = desc.data.format_desc.blocking;
   std::ranges::copy(layout.strides, blocking.strides);
   blocking.inner_nblks = static_cast<int>(layout.blocks.size());
@@ -133,15 +145,16 @@ memory::desc to_desc(const Layout& layout, const Shape& plain_shape) {
   return desc;
 }
 
-memory::desc any_desc(const Shape& shape) {
-  return {shape, memory::data_type::f32, memory::format_tag::any};
+memory::desc any_desc(const Shape& shape, Element element) {
+  return {shape, data_type_of(element), memory::format_tag::any};
 }
 
 Layout to_layout(const memory::desc& desc) {
   const dnnl_memory_desc_t& data = desc.data;
   LAYUP_ASSERT(data.format_kind == dnnl_blocked);
-  if (is_row_major(data)) return {};
   Layout layout;
+  if (data.data_type == dnnl_bf16) layout.element = Element::bf16;
+  if (is_row_major(data)) return layout;
   layout.dims.assign(data.dims, data.dims + data.ndims);
   const auto& blocking = data.format_desc.blocking;
   layout.strides.assign(blocking.strides, blocking.strides + data.ndims);
@@ -168,9 +181,10 @@ struct Reorder {
   dnnl::reorder::primitive_desc descriptor;
 };
 
-Reorder reorder_of(const Layout& from, const Layout& to, int threads) {
+Reorder reorder_of(const Layout& from, const Layout& to, const Shape& shape, int threads) {
   const ThreadScope scope(threads);
-  const Shape& dims = from.is_plain() ? to.dims : from.dims;
+  const Shape& known = from.is_row_major() ? to.dims : from.dims;
+  const Shape& dims = known.empty() ? shape : known;
   const memory::desc source = to_desc(from, dims);
   const memory::desc target = to_desc(to, dims);
   return {source, target, {onednn_engine(), source, onednn_engine(), target, user_scratchpad()}};
@@ -178,13 +192,14 @@ Reorder reorder_of(const Layout& from, const Layout& to, int threads) {
 
 }  // namespace
 
-std::int64_t reorder_workspace_bytes(const Layout& from, const Layout& to, int threads) {
-  return scratchpad_bytes(reorder_of(from, to, threads).descriptor);
+std::int64_t reorder_workspace_bytes(const Layout& from, const Layout& to, const Shape& shape,
+                                     int threads) {
+  return scratchpad_bytes(reorder_of(from, to, shape, threads).descriptor);
 }
 
-Kernel reorder_kernel(const Layout& from, const Layout& to, int threads) {
+Kernel reorder_kernel(const Layout& from, const Layout& to, const Shape& shape, int threads) {
   const ThreadScope scope(threads);
-  const Reorder reorder = reorder_of(from, to, threads);
+  const Reorder reorder = reorder_of(from, to, shape, threads);
   return primitive_kernel(
       dnnl::reorder(reorder.descriptor),
       {{DNNL_ARG_FROM, Argument::From::read, 0, reorder.from},

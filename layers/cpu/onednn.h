@@ -19,7 +19,7 @@ dnnl::engine& onednn_engine();
 const dnnl::primitive_attr& user_scratchpad();
 
 dnnl::memory::desc to_desc(const Layout& layout, const Shape& plain_shape);
-dnnl::memory::desc any_desc(const Shape& shape);
+dnnl::memory::desc any_desc(const Shape& shape, Element element = Element::own);
 Layout to_layout(const dnnl::memory::desc& desc);
 
 // While it lives, oneDNN uses so many threads when called from this thread.
@@ -60,8 +60,9 @@ std::string kernel_name(const Descriptor& descriptor) {
   return std::string("onednn ") + descriptor.impl_info_str();
 }
 
-std::int64_t reorder_workspace_bytes(const Layout& from, const Layout& to, int threads);
-// A kernel that moves a tensor from one layout to another; at least one of them is not plain.
-Kernel reorder_kernel(const Layout& from, const Layout& to, int threads);
+// Of a float32 tensor of this shape, from one layout to another.
+std::int64_t reorder_workspace_bytes(const Layout& from, const Layout& to, const Shape& shape,
+                                     int threads);
+Kernel reorder_kernel(const Layout& from, const Layout& to, const Shape& shape, int threads);
 
 }  // namespace layup::cpu

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// select_kernels of the cpu device: fusions, then one layout per value, chosen by the operation
-// that writes it. An operation that wants an operand in another layout reads a reordered copy, a
-// value and an operation like all others. A parameter lies as its layer's forward pass reads it.
+// select_kernels of the cpu device: fusions, then one layout per value (bf16 is a part of it),
+// chosen by the operation that writes it. An operation that wants an operand in another layout
+// reads a reordered copy, a value and an operation like all others. A parameter lies as its layer's
+// forward pass reads it.
 #include <algorithm>
 #include <map>
 
 #include "engine/error.h"
 #include "engine/graph/device_kernels.h"
+#include "layers/cpu/add.h"
 #include "layers/cpu/cpu_layer.h"
 #include "layers/cpu/fuse.h"
 #include "layers/cpu/onednn.h"
@@ -64,7 +66,8 @@ class Selector {
     PhysicalValue& placed = value(id);
     placed.layout = layout;
     const std::int64_t count = num_elements(layout, placed.spec.shape);
-    placed.bytes = round_up(checked_multiply(count, size_bytes(placed.spec.dtype)), kAlignment);
+    placed.bytes =
+        round_up(checked_multiply(count, element_bytes(layout, placed.spec.dtype)), kAlignment);
   }
 
   void place_parameters() {
@@ -99,6 +102,7 @@ class Selector {
       return choice;
     }
     if (op.kind == OpKind::accumulate) {
+      choice.kernel = "vector";
       const Layout layout = common_layout(reads);
       choice.reads.assign(op.reads.size(), layout);
       choice.writes.assign(op.writes.size(), layout);
@@ -189,7 +193,8 @@ class Selector {
     op.writes = {to};
     op.kernel = "onednn reorder";
     op.workspace_bytes =
-        round_up(reorder_workspace_bytes(value(from).layout, value(to).layout, physical_.threads),
+        round_up(reorder_workspace_bytes(value(from).layout, value(to).layout,
+                                         value(from).spec.shape, physical_.threads),
                  kAlignment);
     finish(op);
     physical_.operations.push_back(std::move(op));
@@ -202,6 +207,10 @@ class Selector {
 
 PhysicalGraph select(const Graph& graph, const TrainingGraph& training, int threads,
                      const KernelOptions& options) {
+  if (options.precision == Precision::bf16 && !has_bf16())
+    throw DeviceError(
+        "this processor has no instructions for bf16 (AVX512_BF16): remove \"precision\" or set it "
+        "to \"float32\" (at /train/precision)");
   return Selector(graph, training, threads, options).take();
 }
 
@@ -209,7 +218,11 @@ Kernel make(const Graph& graph, const Solver* solver, const PhysicalGraph& physi
             const PhysicalOperation& op) {
   if (op.kind == OpKind::reorder)
     return reorder_kernel(physical.value(op.reads[0]).layout, physical.value(op.writes[0]).layout,
-                          physical.threads);
+                          physical.value(op.reads[0]).spec.shape, physical.threads);
+  if (op.kind == OpKind::accumulate) {
+    const PhysicalValue& sum = physical.value(op.writes[0]);
+    return add_kernel(sum.layout.element, num_elements(sum), 2, false, physical.threads);
+  }
   if (op.kind != OpKind::layer || op.kernel == "reference")
     return make_reference_kernel(graph, solver, physical, op);
   const Node& node = graph.node(op.node);
@@ -247,7 +260,7 @@ const CpuLayer* find_cpu_layer(const std::string& type) {
 namespace layup {
 
 const DeviceKernels* cpu_kernels() {
-  static const DeviceKernels kernels{cpu::select, cpu::make, cpu::describe};
+  static const DeviceKernels kernels{cpu::select, cpu::make, cpu::describe, cpu::has_bf16};
   return &kernels;
 }
 

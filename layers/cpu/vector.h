@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of channels as a vector: 16 or 8 floats, by the compiler's vector types.
+// One block of channels as a vector: 16 or 8 floats, by the compiler's vector types. In memory they
+// are floats or bf16.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include <immintrin.h>
 #endif
 
+#include "engine/bf16.h"
 #include "engine/shape.h"
 
 // Functions with vectors as arguments are inlined; no ABI is at stake.
@@ -25,6 +28,8 @@ struct VectorTypes<16> {
   typedef float Float __attribute__((vector_size(64)));
   typedef double Double __attribute__((vector_size(128)));
   typedef std::int32_t Int __attribute__((vector_size(64)));
+  typedef std::uint32_t Word __attribute__((vector_size(64)));
+  typedef std::uint16_t Half __attribute__((vector_size(32)));
   typedef std::uint8_t Byte __attribute__((vector_size(16)));
 };
 template <>
@@ -32,6 +37,8 @@ struct VectorTypes<8> {
   typedef float Float __attribute__((vector_size(32)));
   typedef double Double __attribute__((vector_size(64)));
   typedef std::int32_t Int __attribute__((vector_size(32)));
+  typedef std::uint32_t Word __attribute__((vector_size(32)));
+  typedef std::uint16_t Half __attribute__((vector_size(16)));
   typedef std::uint8_t Byte __attribute__((vector_size(8)));
 };
 
@@ -40,6 +47,8 @@ struct Vectors : VectorTypes<kBlock> {
   using typename VectorTypes<kBlock>::Float;
   using typename VectorTypes<kBlock>::Double;
   using typename VectorTypes<kBlock>::Int;
+  using typename VectorTypes<kBlock>::Word;
+  using typename VectorTypes<kBlock>::Half;
   using typename VectorTypes<kBlock>::Byte;
 
   static Float load(const float* from) {
@@ -47,7 +56,26 @@ struct Vectors : VectorTypes<kBlock> {
     std::memcpy(&value, from, sizeof(value));
     return value;
   }
+  static Float load(const Bf16* from) {
+    Half half;
+    std::memcpy(&half, from, sizeof(half));
+    return std::bit_cast<Float>(words_of(half) << 16U);
+  }
+  static Word words_of(const Half& half) {
+#ifdef __AVX512F__  // one instruction; the compiler takes five (and warns of the form without mask)
+    if constexpr (kBlock == 16)
+      return std::bit_cast<Word>(_mm512_maskz_cvtepu16_epi32(0xFFFF, std::bit_cast<__m256i>(half)));
+#endif
+    return __builtin_convertvector(half, Word);
+  }
   static void store(float* to, const Float& value) { std::memcpy(to, &value, sizeof(value)); }
+  static void store(Bf16* to, const Float& value) {  // rounds as to_bf16
+    const Word bits = std::bit_cast<Word>(value);
+    const Word rounded = (bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U;
+    const Word kept = value != value ? (bits >> 16U | 0x40U) : rounded;
+    const Half half = __builtin_convertvector(kept, Half);
+    std::memcpy(to, &half, sizeof(half));
+  }
   static Double widen(const Float& value) { return __builtin_convertvector(value, Double); }
   static Float sqrt(const Float& value) {
 #ifdef __AVX512F__
@@ -61,6 +89,12 @@ struct Vectors : VectorTypes<kBlock> {
   // 0 where value <= 0; NaN stays.
   static Float relu(const Float& value) { return value <= 0.0F ? Float{} : value; }
 };
+
+// One element, for what is left over behind the last whole vector.
+inline float load_one(const float* from) { return *from; }
+inline float load_one(const Bf16* from) { return to_float(*from); }
+inline void store_one(float* to, float value) { *to = value; }
+inline void store_one(Bf16* to, float value) { *to = to_bf16(value); }
 
 // [N, C, H, W] in blocks of channels.
 struct BlockedImage {

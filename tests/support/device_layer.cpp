@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "engine/bf16.h"
 #include "layers/registry.h"
 #include "tests/support/layer_harness.h"
 
@@ -64,7 +65,7 @@ void put_in_blocks(OneLayer& one, ValueId value) {
 }
 
 OneLayer one_layer(const Layer& layer, const std::string& type, DeviceKind device,
-                   Operands operands, const KernelRequest& request) {
+                   Operands operands, const KernelOptions& options, const KernelRequest& request) {
   OneLayer one;
   Node node{"layer", type, std::shared_ptr<const Layer>(std::shared_ptr<void>(), &layer),
             {},      {},   {}};
@@ -112,8 +113,8 @@ OneLayer one_layer(const Layer& layer, const std::string& type, DeviceKind devic
     op.in_place = spec.in_place;
     (pass == Pass::replay ? one.training.replays : one.training.operations).push_back(op);
   }
-  one.physical = require_device_kernels(device).select(one.graph, one.training, request.threads,
-                                                       KernelOptions{});
+  one.physical =
+      require_device_kernels(device).select(one.graph, one.training, request.threads, options);
   return one;
 }
 
@@ -127,8 +128,7 @@ class Operand {
     if (value_.layout.is_plain())
       std::memcpy(data(), plain, static_cast<std::size_t>(num_bytes(value_.spec)));
     else if (value_.spec.dtype == DType::f32)
-      from_plain(value_.layout, value_.spec.shape, static_cast<const float*>(plain),
-                 static_cast<float*>(data()));
+      from_plain(value_.layout, value_.spec.shape, static_cast<const float*>(plain), data());
     else
       from_plain_bytes(static_cast<const std::uint8_t*>(plain));
   }
@@ -136,8 +136,7 @@ class Operand {
     if (value_.layout.is_plain())
       std::memcpy(plain, data(), static_cast<std::size_t>(num_bytes(value_.spec)));
     else if (value_.spec.dtype == DType::f32)
-      to_plain(value_.layout, value_.spec.shape, static_cast<const float*>(data()),
-               static_cast<float*>(plain));
+      to_plain(value_.layout, value_.spec.shape, data(), static_cast<float*>(plain));
     else
       to_plain_bytes(static_cast<std::uint8_t*>(plain));
     if (!block_.is_intact()) throw std::runtime_error("a kernel writes outside " + value_.name);
@@ -145,18 +144,24 @@ class Operand {
   // What lies in the padding must be zero, so that others may rely on it.
   bool has_clean_padding() {
     if (value_.layout.is_plain() || value_.spec.dtype != DType::f32) return true;
-    std::vector<float> plain(static_cast<std::size_t>(num_elements(value_.spec.shape)));
-    const auto count = static_cast<std::size_t>(num_elements(value_));
-    to_plain(value_.layout, value_.spec.shape, static_cast<const float*>(data()), plain.data());
-    std::vector<float> again(count);
-    from_plain(value_.layout, value_.spec.shape, plain.data(), again.data());
-    const auto* found = static_cast<const float*>(data());
-    for (std::size_t i = 0; i < count; ++i)
-      if (again[i] == 0 && found[i] != 0) return false;
-    return true;
+    return value_.layout.element == Element::bf16
+               ? is_padding_clean<Bf16>([](Bf16 value) { return to_float(value); })
+               : is_padding_clean<float>([](float value) { return value; });
   }
 
  private:
+  template <typename T, typename Convert>
+  bool is_padding_clean(const Convert& convert) {
+    std::vector<float> plain(static_cast<std::size_t>(num_elements(value_.spec.shape)));
+    const auto count = static_cast<std::size_t>(num_elements(value_));
+    to_plain(value_.layout, value_.spec.shape, data(), plain.data());
+    std::vector<T> again(count);
+    from_plain(value_.layout, value_.spec.shape, plain.data(), again.data());
+    const auto* found = static_cast<const T*>(data());
+    for (std::size_t i = 0; i < count; ++i)
+      if (convert(again[i]) == 0 && convert(found[i]) != 0) return false;
+    return true;
+  }
   void from_plain_bytes(const std::uint8_t* plain) {
     const auto count = static_cast<std::size_t>(num_elements(value_.spec.shape));
     std::vector<float> wide(plain, plain + count);
@@ -186,13 +191,13 @@ bool allows(const PhysicalOperation& op, std::size_t read, std::size_t write) {
 }  // namespace
 
 std::int64_t DeviceLayer::workspace_bytes(const KernelRequest& request) const {
-  return one_layer(layer_, type_, device_, operands_, request)
+  return one_layer(layer_, type_, device_, operands_, options_, request)
       .operation(request.pass)
       .workspace_bytes;
 }
 
 Kernel DeviceLayer::make_kernel(const KernelRequest& request) const {
-  const OneLayer one = one_layer(layer_, type_, device_, operands_, request);
+  const OneLayer one = one_layer(layer_, type_, device_, operands_, options_, request);
   const PhysicalOperation op = one.operation(request.pass);
   const Kernel kernel = require_device_kernels(device_).make(one.graph, nullptr, one.physical, op);
   std::vector<Operand> reads;

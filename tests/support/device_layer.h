@@ -15,8 +15,12 @@ enum class Operands : std::uint8_t { plain, blocked };
 class DeviceLayer : public Layer {
  public:
   DeviceLayer(const Layer& layer, std::string type, DeviceKind device,
-              Operands operands = Operands::plain)
-      : layer_(layer), type_(std::move(type)), device_(device), operands_(operands) {}
+              Operands operands = Operands::plain, const KernelOptions& options = {})
+      : layer_(layer),
+        type_(std::move(type)),
+        device_(device),
+        operands_(operands),
+        options_(options) {}
 
   LayerInfo infer(std::span<const TensorSpec> inputs) const override {
     return layer_.infer(inputs);
@@ -30,6 +34,7 @@ class DeviceLayer : public Layer {
   std::string type_;
   DeviceKind device_;
   Operands operands_;
+  KernelOptions options_;
 };
 
 }  // namespace layup

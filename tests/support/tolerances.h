@@ -14,6 +14,14 @@ constexpr double kGoldenLayer = 1e-5;
 // about three more bits (8e-7 relative in L2 on one layer against 1.5e-7 of the direct algorithm).
 constexpr double kDeviceLayer = 2e-5;
 
+// The same in bf16, of operands that bf16 can hold: a result is rounded once, to 8 bits of
+// significand, which moves it by 2^-8 of itself at most; sums are in float32.
+constexpr double kBf16Layer = 4e-3;
+
+// Losses at the end of a short training in bf16 against those in float32, over the loss at its
+// beginning: what is learnt by heart is learnt by either, to under 1e-3 in 60 steps.
+constexpr double kBf16Training = 5e-3;
+
 // Losses of a few steps of small networks on a device against the reference, relative: rounding as
 // above, amplified by updates and by batch norm over few values (a bottleneck network with 16
 // values per channel at its end moves by 6e-3 in four steps). The first loss is compared by
