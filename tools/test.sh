@@ -85,7 +85,7 @@ test_release() {
 
 test_asan() {
   step "configure build-asan" configure build-asan "${sanitizer_options[@]}" \
-    -Db_sanitize=address,undefined -Donednn=disabled || return
+    -Db_sanitize=address,undefined || return
   ASAN_OPTIONS=abort_on_error=1:detect_stack_use_after_return=1:strict_string_checks=1 \
     UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1 \
     run_tests build-asan --suite asan --timeout-multiplier 4
