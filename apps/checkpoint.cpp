@@ -24,24 +24,34 @@ std::string file_name(std::int64_t step) {
 
 std::string solver_name(const PersistentTensor& state) { return "solver/" + state.name; }
 
-// All tensors in logical order: the blobs point into `values`.
-struct TensorCopies {
-  std::vector<std::vector<float>> values;
-  std::vector<TensorBlob> blobs;
-};
+// What is saved, in the order of the file. Data are read one tensor at a time.
+class SavedTensors {
+ public:
+  explicit SavedTensors(const Session& session) : session_(session) {
+    for (const PersistentTensor& tensor : session.parameters()) add(tensor.name, tensor);
+    for (const PersistentTensor& tensor : session.buffers()) add(tensor.name, tensor);
+    for (const PersistentTensor& tensor : session.solver_states()) add(solver_name(tensor), tensor);
+  }
 
-TensorCopies all_tensors(const Session& session) {
-  TensorCopies copies;
-  const auto add = [&](const std::string& name, const PersistentTensor& tensor) {
-    const std::vector<float>& values = copies.values.emplace_back(session.read(tensor));
-    copies.blobs.push_back({name, StoredType::f32, tensor.shape, values.data(),
-                            static_cast<std::int64_t>(values.size() * sizeof(float))});
-  };
-  for (const PersistentTensor& tensor : session.parameters()) add(tensor.name, tensor);
-  for (const PersistentTensor& tensor : session.buffers()) add(tensor.name, tensor);
-  for (const PersistentTensor& tensor : session.solver_states()) add(solver_name(tensor), tensor);
-  return copies;
-}
+  const std::vector<TensorBlob>& blobs() const { return blobs_; }
+  const void* read(std::size_t i) {
+    buffer_.resize(static_cast<std::size_t>(tensors_[i]->count()));
+    session_.read(*tensors_[i], buffer_);
+    return buffer_.data();
+  }
+
+ private:
+  void add(const std::string& name, const PersistentTensor& tensor) {
+    tensors_.push_back(&tensor);
+    blobs_.push_back({name, StoredType::f32, tensor.shape, nullptr,
+                      tensor.count() * static_cast<std::int64_t>(sizeof(float))});
+  }
+
+  const Session& session_;
+  std::vector<const PersistentTensor*> tensors_;
+  std::vector<TensorBlob> blobs_;
+  std::vector<float> buffer_;
+};
 
 Metadata to_metadata(const RunState& state) {
   return {{kFormatKey, kFormat},
@@ -103,6 +113,7 @@ void load_tensor(const SafetensorsFile& file, const std::filesystem::path& path,
                     ", the network needs " + to_string(tensor.shape));
   std::vector<float> values(static_cast<std::size_t>(tensor.count()));
   std::memcpy(values.data(), found->data, values.size() * sizeof(float));
+  SafetensorsFile::drop(*found);
   session.write(tensor, values);
 }
 
@@ -171,7 +182,9 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 std::filesystem::path save_checkpoint(const std::filesystem::path& dir, const Session& session,
                                       const RunState& state, std::int64_t keep) {
   const std::filesystem::path path = dir / file_name(state.step);
-  write_safetensors(path, to_metadata(state), all_tensors(session).blobs);
+  SavedTensors tensors(session);
+  write_safetensors(path, to_metadata(state), tensors.blobs(),
+                    [&](std::size_t i) { return tensors.read(i); });
   const std::vector<std::filesystem::path> all = list_checkpoints(dir);
   for (std::size_t i = static_cast<std::size_t>(keep); i < all.size(); ++i) {
     std::error_code ignored;  // an old file that stays does no harm

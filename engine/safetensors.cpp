@@ -17,6 +17,9 @@
 namespace layup {
 namespace {
 
+// Of a checksum: what of the file is in memory at one time.
+constexpr std::int64_t kWindowBytes = std::int64_t{16} << 20;
+
 struct Bytes {
   const char* data = nullptr;
   std::int64_t bytes = 0;
@@ -158,6 +161,15 @@ void check_coverage(const std::vector<TensorBlob>& tensors, const Bytes& data,
     check.fail(std::to_string(data.bytes - end) + " bytes behind the last tensor belong to none");
 }
 
+// Pages of the mapping that lie wholly within the range; reading them again maps them again.
+void drop_pages(const void* data, std::int64_t bytes) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
+  const auto end =
+      (reinterpret_cast<std::uintptr_t>(data) + static_cast<std::uintptr_t>(bytes)) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 void check_checksum(std::string_view header, const Bytes& data, const std::string& expected,
                     const Checker& check) {
   const std::size_t at = header.find(kChecksumPrefix);
@@ -169,13 +181,19 @@ void check_checksum(std::string_view header, const Bytes& data, const std::strin
   std::uint32_t crc = crc32_of(0, header.data(), static_cast<std::int64_t>(digits));
   crc = crc32_of(crc, zeros.data(), static_cast<std::int64_t>(zeros.size()));
   crc = crc32_of(crc, tail.data(), static_cast<std::int64_t>(tail.size()));
-  crc = crc32_of(crc, data.data, data.bytes);
+  for (std::int64_t begin = 0; begin < data.bytes; begin += kWindowBytes) {
+    const std::int64_t bytes = std::min(kWindowBytes, data.bytes - begin);
+    crc = crc32_of(crc, data.data + begin, bytes);
+    drop_pages(data.data + begin, bytes);
+  }
   if (checksum_text(crc) != expected)
     check.fail("its checksum is " + checksum_text(crc) + ", " + expected +
                " was written: the file is damaged");
 }
 
 }  // namespace
+
+void SafetensorsFile::drop(const TensorBlob& tensor) { drop_pages(tensor.data, tensor.bytes); }
 
 void detail::Unmap::operator()(const void* address) const {
   ::munmap(const_cast<void*>(address), static_cast<std::size_t>(bytes));

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -48,6 +49,13 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 void write_safetensors(const std::filesystem::path& path, const Metadata& metadata,
                        std::span<const TensorBlob> tensors);
 
+// The data of the tensor of this number, good until the next call. Each is asked for twice, in
+// order: for the checksum, then for the file.
+using TensorSource = std::function<const void*(std::size_t)>;
+// Likewise with data from `source`, so that they need not all be in memory at one time.
+void write_safetensors(const std::filesystem::path& path, const Metadata& metadata,
+                       std::span<const TensorBlob> tensors, const TensorSource& source);
+
 namespace detail {
 struct Unmap {
   std::int64_t bytes = 0;
@@ -67,6 +75,8 @@ class SafetensorsFile {
   const std::vector<TensorBlob>& tensors() const { return tensors_; }  // in the header's order
   std::vector<std::string> names() const;
   const TensorBlob* find(std::string_view name) const;  // null if absent
+  // Gives the memory of data that have been read back to the system; they can be read again.
+  static void drop(const TensorBlob& tensor);
 
  private:
   std::unique_ptr<const void, detail::Unmap> mapping_;

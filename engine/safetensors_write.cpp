@@ -65,13 +65,18 @@ std::string make_header(const std::filesystem::path& path, const Metadata& metad
 
 void write_safetensors(const std::filesystem::path& path, const Metadata& metadata,
                        std::span<const TensorBlob> tensors) {
+  write_safetensors(path, metadata, tensors, [&](std::size_t i) { return tensors[i].data; });
+}
+
+void write_safetensors(const std::filesystem::path& path, const Metadata& metadata,
+                       std::span<const TensorBlob> tensors, const TensorSource& source) {
   check_names(path, tensors);
   std::string header = make_header(path, metadata, tensors);
   std::uint32_t crc = crc32_of(0, header.data(), static_cast<std::int64_t>(header.size()));
   std::int64_t total = kLengthBytes + static_cast<std::int64_t>(header.size());
-  for (const TensorBlob& tensor : tensors) {
-    crc = crc32_of(crc, tensor.data, tensor.bytes);
-    total = checked_add(total, tensor.bytes);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    crc = crc32_of(crc, source(i), tensors[i].bytes);
+    total = checked_add(total, tensors[i].bytes);
   }
   const std::string digits = checksum_text(crc);
   header.replace(header.find(kChecksumPrefix) + kChecksumPrefix.size(), digits.size(), digits);
@@ -82,7 +87,7 @@ void write_safetensors(const std::filesystem::path& path, const Metadata& metada
     length[i] = static_cast<unsigned char>(header.size() >> (8 * i));
   file.write(length, kLengthBytes);
   file.write(header.data(), static_cast<std::int64_t>(header.size()));
-  for (const TensorBlob& tensor : tensors) file.write(tensor.data, tensor.bytes);
+  for (std::size_t i = 0; i < tensors.size(); ++i) file.write(source(i), tensors[i].bytes);
   file.commit();
 }
 
