@@ -80,8 +80,8 @@ class Search {
     if (options.has_file) {
       // The plans without the file stay among those that are looked at: it never makes one worse.
       file_cost_ = cost.with_file_as_host();
-      below_.push_back({{graph_, uses_, *file_cost_, {}},
-                        options_.host_budget_bytes.value_or(kUnbounded)});
+      below_.push_back(
+          {{graph_, uses_, *file_cost_, {}}, options_.host_budget_bytes.value_or(kUnbounded)});
     }
     for (const Below& below : below_) add_drafts(below, choice);
   }

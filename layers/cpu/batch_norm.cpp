@@ -6,6 +6,8 @@
 // double. Sums are in double, per sample and block of channels, added up in the order of the
 // samples: the bits depend neither on threads nor on how the work is cut. The variance comes from
 // one pass over deviations from each channel's first value, which keeps the cancellation small.
+// Before the headers, whose templates take vectors here: those are inlined, or of one file.
+#pragma GCC diagnostic ignored "-Wpsabi"
 #include <cmath>
 
 #include "engine/error.h"

@@ -68,8 +68,8 @@ Layout weight_layout(const ConvShape& shape) {
 // Winograd's F(4x4, 3x3) where it is known to be faster than the direct algorithm: from 64 channels
 // on in all passes, from 32 on but for the filter gradient, unless there are so few tiles that the
 // transforms of the weights weigh more: in time, or, with the many channels of such layers, in
-// workspace (121 MiB for 512 of them, the peak of a small plan). Measured with AVX-512: 0.35 to 0.85
-// of the direct time; 1.1 to 2 below these limits.
+// workspace (121 MiB for 512 of them, the peak of a small plan). Measured with AVX-512: 0.35 to
+// 0.85 of the direct time; 1.1 to 2 below these limits.
 bool prefers_winograd(const LayerOperation& op, const ConvShape& shape) {
   constexpr std::int64_t kFewestTiles = 128;
   const bool fits = shape.groups == 1 && shape.weight[2] == 3 && shape.weight[3] == 3 &&
