@@ -52,6 +52,16 @@ double read_dropout(JsonReader& model, double otherwise) {
   return model.get_number("dropout", otherwise, {.min = 0, .max = 1, .max_excluded = true});
 }
 
+std::string add_same_conv(NetworkWriter& network, const std::string& name, std::int64_t channels,
+                          int kernel, int stride, const std::vector<std::string>& inputs) {
+  Json params = {{"out_channels", channels}, {"kernel", kernel}};
+  if (stride > 1) params["stride"] = stride;
+  if (kernel > 1) params["padding"] = kernel / 2;
+  params["bias"] = false;
+  params["init"] = kaiming_fan_out();
+  return network.add(name, "conv2d", params, inputs);
+}
+
 std::string add_conv_norm_relu(NetworkWriter& network, const std::string& prefix, Json conv,
                                double eps, const std::vector<std::string>& inputs) {
   conv["bias"] = false;

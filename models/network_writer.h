@@ -45,6 +45,11 @@ void add_loss(NetworkWriter& network, const HeadOptions& head);
 // "dropout", in [0, 1).
 double read_dropout(JsonReader& model, double otherwise);
 
+// A square convolution as residual networks have it: without bias, padded to keep the size (but for
+// its stride), initialised as torchvision does. Returns its name.
+std::string add_same_conv(NetworkWriter& network, const std::string& name, std::int64_t channels,
+                          int kernel, int stride, const std::vector<std::string>& inputs = {});
+
 // A convolution without bias, batch norm and ReLU: `prefix`.conv, .bn and .relu. Returns the last.
 std::string add_conv_norm_relu(NetworkWriter& network, const std::string& prefix, Json conv,
                                double eps, const std::vector<std::string>& inputs = {});

@@ -25,19 +25,9 @@ class ResnetWriter {
   }
 
  private:
-  void add_conv(const std::string& name, std::int64_t channels, int kernel, int stride,
-                const std::vector<std::string>& inputs = {}) {
-    Json params = {{"out_channels", channels}, {"kernel", kernel}};
-    if (stride > 1) params["stride"] = stride;
-    if (kernel > 1) params["padding"] = kernel / 2;
-    params["bias"] = false;
-    params["init"] = kaiming_fan_out();
-    network_.add(name, "conv2d", params, inputs);
-  }
-
   void add_stem() {
     channels_ = form_.width;
-    add_conv("conv1", channels_, form_.is_cifar ? 3 : 7, form_.is_cifar ? 1 : 2);
+    add_same_conv(network_, "conv1", channels_, form_.is_cifar ? 3 : 7, form_.is_cifar ? 1 : 2);
     network_.add("bn1", "batch_norm");
     network_.add("relu", "relu");
     if (!form_.is_cifar)
@@ -55,8 +45,8 @@ class ResnetWriter {
       const int kernel = form_.is_bottleneck && i != 2 ? 1 : 3;
       const bool has_stride = form_.is_bottleneck ? i == 2 : i == 1;
       const std::string number = std::to_string(i);
-      add_conv(prefix + "conv" + number, is_last ? out_channels : inside, kernel,
-               has_stride ? stride : 1);
+      add_same_conv(network_, prefix + "conv" + number, is_last ? out_channels : inside, kernel,
+                    has_stride ? stride : 1);
       Json params = Json::object();
       if (is_last && form_.zero_init_residual) params["weight_init"] = 0;
       network_.add(prefix + "bn" + number, "batch_norm", params);
@@ -65,7 +55,7 @@ class ResnetWriter {
     const std::string main_branch = network_.last();
     std::string shortcut = input;
     if (stride != 1 || channels_ != out_channels) {
-      add_conv(prefix + "downsample.0", out_channels, 1, stride, {input});
+      add_same_conv(network_, prefix + "downsample.0", out_channels, 1, stride, {input});
       shortcut = network_.add(prefix + "downsample.1", "batch_norm");
     }
     network_.add(prefix + "add", "add", Json::object(), {main_branch, shortcut});

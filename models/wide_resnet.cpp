@@ -45,7 +45,7 @@ class CifarWriter {
 
   Json write(std::int64_t blocks, std::int64_t widen, const HeadOptions& head) {
     constexpr std::int64_t kWidth = 16;
-    add_conv("conv1", kWidth, 3, 1);
+    add_same_conv(network_, "conv1", kWidth, 3, 1);
     channels_ = kWidth;
     for (int group = 0; group < 3; ++group)
       for (std::int64_t i = 0; i < blocks; ++i)
@@ -60,16 +60,6 @@ class CifarWriter {
   }
 
  private:
-  std::string add_conv(const std::string& name, std::int64_t channels, int kernel, int stride,
-                       const std::vector<std::string>& inputs = {}) {
-    Json params = {{"out_channels", channels}, {"kernel", kernel}};
-    if (stride > 1) params["stride"] = stride;
-    if (kernel > 1) params["padding"] = kernel / 2;
-    params["bias"] = false;
-    params["init"] = kaiming_fan_out();
-    return network_.add(name, "conv2d", params, inputs);
-  }
-
   void add_norm_relu(const std::string& norm, const std::string& relu) {
     network_.add(norm, "batch_norm");
     network_.add(relu, "relu");
@@ -79,12 +69,13 @@ class CifarWriter {
     std::string shortcut = network_.last();
     add_norm_relu(prefix + "bn1", prefix + "relu1");
     const std::string normalised = network_.last();
-    add_conv(prefix + "conv1", channels, 3, stride);
+    add_same_conv(network_, prefix + "conv1", channels, 3, stride);
     add_norm_relu(prefix + "bn2", prefix + "relu2");
     if (dropout_ > 0) network_.add(prefix + "dropout", "dropout", {{"p", dropout_}});
-    const std::string main_branch = add_conv(prefix + "conv2", channels, 3, 1);
+    const std::string main_branch = add_same_conv(network_, prefix + "conv2", channels, 3, 1);
     if (channels != channels_)
-      shortcut = add_conv(prefix + "convShortcut", channels, 1, stride, {normalised});
+      shortcut =
+          add_same_conv(network_, prefix + "convShortcut", channels, 1, stride, {normalised});
     network_.add(prefix + "add", "add", Json::object(), {main_branch, shortcut});
     channels_ = channels;
   }

@@ -10,13 +10,14 @@
 #include "engine/graph/device_kernels.h"
 #include "memory/policy.h"
 #include "scheduler/calibrate.h"
-#include "tests/support/bit_equality.h"
+#include "tests/support/check_outcome.h"
 #include "tests/support/networks.h"
 #include "tests/support/tolerances.h"
 
 namespace layup {
 namespace {
 
+using test::check_outcome;
 using test::Outcome;
 using test::TrainingCase;
 using test::TrainingRun;
@@ -42,14 +43,6 @@ SessionPlan plan_of(const TrainingCase& training, const SessionRequest& request)
 }
 
 bool is_bf16(const PhysicalValue& value) { return value.layout.element == Element::bf16; }
-
-void check_outcome(const Outcome& outcome, const Outcome& expected) {
-  CHECK(outcome.hash == expected.hash);
-  CHECK(outcome.loss == expected.loss);
-  CHECK(outcome.measured_bytes == outcome.planned_bytes);
-  CHECK(outcome.measured_host_bytes == outcome.host_bytes);
-  CHECK(outcome.allocations_after_start == 0);
-}
 
 TEST_CASE("bf16: activations and their gradients are, all else is float32") {
   if (!is_there()) return;

@@ -4,19 +4,13 @@
 #include <doctest/doctest.h>
 
 #include "memory/policy.h"
-#include "tests/support/bit_equality.h"
+#include "tests/support/check_outcome.h"
 
 namespace layup {
 namespace {
 
+using test::check_outcome;
 using test::Outcome;
-
-void check_outcome(const Outcome& outcome, const Outcome& expected) {
-  CHECK(outcome.hash == expected.hash);
-  CHECK(outcome.measured_bytes == outcome.planned_bytes);
-  CHECK(outcome.measured_host_bytes == outcome.host_bytes);
-  CHECK(outcome.allocations_after_start == 0);
-}
 
 TEST_CASE("bits: networks of published size, every policy, ten budgets of auto") {
   for (const test::TrainingCase& training : test::long_cases()) {

@@ -6,24 +6,17 @@
 #include "apps/checkpoint.h"
 #include "engine/error.h"
 #include "memory/policy.h"
-#include "tests/support/bit_equality.h"
+#include "tests/support/check_outcome.h"
 #include "tests/support/networks.h"
 #include "tests/support/temp_folder.h"
 
 namespace layup {
 namespace {
 
+using test::check_outcome;
 using test::Outcome;
 using test::TrainingCase;
 using test::TrainingRun;
-
-void check_outcome(const Outcome& outcome, const Outcome& expected) {
-  CHECK(outcome.hash == expected.hash);
-  CHECK(outcome.loss == expected.loss);
-  CHECK(outcome.measured_bytes == outcome.planned_bytes);
-  CHECK(outcome.measured_host_bytes == outcome.host_bytes);
-  CHECK(outcome.allocations_after_start == 0);
-}
 
 struct Seen {
   std::int64_t host_bytes = 0;

@@ -272,6 +272,8 @@ class Toolbox(CliTest):
         self.assertEqual(len(timing["step_ms"]), 2)
         self.assertEqual(timing["planned_peak_bytes"], timing["measured_peak_bytes"])
         self.assertEqual(timing["allocations_after_start"], 0)
+        self.assertGreater(timing["start_ms"], 0)
+        self.assertGreater(timing["fault_in_ms"], 0)
         passes = {operation["pass"] for operation in timing["operations"]}
         self.assertLessEqual({"forward", "backward_params"}, passes)
         work = sum(operation["ms"] for operation in timing["operations"])
@@ -287,7 +289,12 @@ class Toolbox(CliTest):
         self.expect(self.run_program(TOOLBOX), USAGE)
 
     def test_devices(self):
-        self.expect(self.run_program(TOOLBOX, "devices"), OK, "reference")
+        done = self.run_program(TOOLBOX, "devices")
+        self.expect(done, OK, "reference")
+        default = [line for line in done.stdout.splitlines() if line.endswith(", the default")]
+        has_cpu = "cpu: not in this build" not in done.stdout
+        self.assertEqual([line.split(":")[0] for line in default],
+                         ["cpu" if has_cpu else "reference"])
 
 
 class Precision(CliTest):

@@ -156,6 +156,18 @@ class Resume(CliTest):
         self.expect(done, OK, "already")
         self.assertEqual(self.files_of(self.out), before)
 
+    def test_a_cosine_is_told_of_another_length(self):
+        self.train_to(self.file, 3, "--out", self.out)
+        done = self.train(self.file, "--resume", self.out, "--epochs", 4)
+        self.expect(done, OK, "configured otherwise", "train.epochs")
+        fixed = tiny_config(solver__schedule={"type": "constant"})
+        out = self.dir / "fixed"
+        file = self.write_config(fixed, "fixed.json")
+        self.expect(self.train(file, "--out", out, "--steps", 3), OK, "step 3: test accuracy")
+        done = self.train(file, "--resume", out, "--epochs", 4)
+        self.expect(done, OK, "epoch 4 done: test accuracy")
+        self.assertNotIn("train.epochs", done.stdout + done.stderr)
+
     def test_out_that_holds_a_run_is_refused(self):
         self.train_to(self.file, 3, "--out", self.out)
         before = self.files_of(self.out)

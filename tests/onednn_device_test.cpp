@@ -12,6 +12,7 @@
 #include "engine/rng.h"
 #include "memory/policy.h"
 #include "scheduler/session.h"
+#include "tests/support/heap.h"
 #include "tests/support/networks.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/tolerances.h"
@@ -122,13 +123,6 @@ std::vector<Network> networks() {
           {"branches", parse_network(kBranches)}};
 }
 
-bool heap_is_counted() {
-  allocation_counter::start();
-  void* volatile block = std::malloc(16);
-  std::free(block);
-  return allocation_counter::stop().allocations == 1;
-}
-
 TEST_CASE("cpu device: planned is measured, and nothing is allocated once it is built") {
   if (!has_device(DeviceKind::cpu)) return;
   for (const Network& network : networks()) {
@@ -138,7 +132,7 @@ TEST_CASE("cpu device: planned is measured, and nothing is allocated once it is 
     CHECK(run.session().measured_peak_bytes() == run.plan().planned_peak_bytes);
     CHECK(run.session().allocations_after_start() == 0);
   }
-  if (!heap_is_counted()) MESSAGE("the sanitizers' malloc is not counted");
+  if (!test::heap_is_counted()) MESSAGE("the sanitizers' malloc is not counted");
 }
 
 TEST_CASE("cpu device: fused and blocked operations are chosen") {

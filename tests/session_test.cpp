@@ -16,6 +16,7 @@
 #include "layers/registry.h"
 #include "memory/policy.h"
 #include "scheduler/session.h"
+#include "tests/support/heap.h"
 #include "tests/support/networks.h"
 #include "tests/support/random_graph.h"
 
@@ -109,14 +110,6 @@ class Run {
   Session session_;
 };
 
-// False under sanitizers, which have a malloc of their own.
-bool heap_is_counted() {
-  allocation_counter::start();
-  void* volatile block = std::malloc(16);
-  std::free(block);
-  return allocation_counter::stop().allocations == 1;
-}
-
 std::vector<std::pair<std::string, GraphDef>> networks() {
   return {{"small residual", parse_network(test::kSmallResidual)},
           {"lenet", build_network(R"({"builder": "lenet"})", {1, 28, 28}, 10)},
@@ -188,7 +181,7 @@ class Leaky : public Layer {
 };
 
 TEST_CASE("session: one allocation in a kernel shows") {
-  if (!heap_is_counted()) {
+  if (!test::heap_is_counted()) {
     MESSAGE("the heap is not counted in this build");
     return;
   }

@@ -12,7 +12,7 @@
 #include "scheduler/calibrate.h"
 #include "scheduler/lower.h"
 #include "scheduler/validate_program.h"
-#include "tests/support/bit_equality.h"
+#include "tests/support/check_outcome.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/networks.h"
 #include "tests/support/slow_program_checker.h"
@@ -20,6 +20,7 @@
 namespace layup {
 namespace {
 
+using test::check_outcome;
 using test::Outcome;
 using test::TrainingCase;
 using test::TrainingRun;
@@ -39,14 +40,6 @@ SessionRequest spill_request(const TrainingCase& training, const std::string& po
 
 SessionPlan plan_of(const TrainingCase& training, const SessionRequest& request) {
   return plan_session(training.def, test::momentum_solver().get(), request);
-}
-
-void check_outcome(const Outcome& outcome, const Outcome& expected) {
-  CHECK(outcome.hash == expected.hash);
-  CHECK(outcome.loss == expected.loss);
-  CHECK(outcome.measured_bytes == outcome.planned_bytes);
-  CHECK(outcome.measured_host_bytes == outcome.host_bytes);
-  CHECK(outcome.allocations_after_start == 0);
 }
 
 TEST_CASE("spill: every policy gives the bits of a run without, all in the file or half") {
