@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -14,7 +13,6 @@
 #include <thread>
 
 #include "engine/error.h"
-#include "engine/process.h"
 #include "engine/rng.h"
 #include "tests/support/temp_folder.h"
 
@@ -113,39 +111,6 @@ TEST_CASE("what is written is read back") {
   CHECK(file.find_metadata("none") == nullptr);
   CHECK(reinterpret_cast<std::uintptr_t>(file.find("fc.weight")->data) % 64 == 0);
   CHECK_FALSE(fs::exists(folder / "a.safetensors.tmp"));
-}
-
-TEST_CASE("data come from a source, one tensor at a time, and leave memory when they were read") {
-  constexpr std::size_t kTensors = 12;
-  constexpr std::int64_t kCount = std::int64_t{2} << 20;  // 8 MiB each
-  const TempFolder folder;
-  const fs::path path = folder / "large.safetensors";
-  std::vector<TensorBlob> blobs;
-  for (std::size_t i = 0; i < kTensors; ++i)
-    blobs.push_back({"t" + std::to_string(i), StoredType::f32, {kCount}, nullptr, kCount * 4});
-  std::vector<float> buffer(kCount);
-  std::vector<std::size_t> asked;
-  write_safetensors(path, {}, blobs, [&](std::size_t i) {
-    asked.push_back(i);
-    std::fill(buffer.begin(), buffer.end(), static_cast<float>(i));
-    return buffer.data();
-  });
-  REQUIRE(asked.size() == 2 * kTensors);
-  for (std::size_t i = 0; i < asked.size(); ++i) CHECK(asked[i] == i % kTensors);
-
-  const std::int64_t before = current_rss_bytes();
-  const SafetensorsFile file = SafetensorsFile::open(path);  // reads all of it for the checksum
-  std::int64_t most = current_rss_bytes();
-  for (std::size_t i = 0; i < kTensors; ++i) {
-    const TensorBlob* tensor = file.find("t" + std::to_string(i));
-    REQUIRE(tensor != nullptr);
-    const auto* values = static_cast<const float*>(tensor->data);
-    CHECK(std::all_of(values, values + kCount,
-                      [&](float value) { return value == static_cast<float>(i); }));
-    most = std::max(most, current_rss_bytes());
-    SafetensorsFile::drop(*tensor);
-  }
-  CHECK(most - before < (std::int64_t{40} << 20));  // of 96 MiB
 }
 
 // Byte for byte, so that a mistake shared by writer and reader would show. The checksum is that of
