@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// layup-bench: compares memory plans of one network by running them side by side in one process,
-// one step of each in turn, so that whatever else the machine does meets all of them alike. Prints
-// medians, predicted beside measured.
-#include <algorithm>
+// layup-bench: compares memory plans of one network by running them side by side in one process.
+// The plans of one tier and budget make a group, with `none` among them: one step of each in turn,
+// so that whatever else the machine does meets all of them alike. Prints medians, predicted beside
+// measured.
 #include <chrono>
 #include <iostream>
 #include <memory>
@@ -12,133 +12,149 @@
 #include "apps/step_timing.h"
 #include "apps/text_table.h"
 #include "engine/error.h"
+#include "engine/median.h"
 
 namespace layup {
 namespace {
 
+// Where copies go: "host", "10GB/s" (host memory behind a paced link) or "file:FOLDER".
+struct TierSetup {
+  std::string name;
+  RunConfig config;
+  RunOptions options;
+  Calibration calibration;
+};
+
 struct Contender {
   std::string label;  // "layup 60 %"
-  std::string link;   // "" or as --emulate-link
   std::unique_ptr<SessionPlan> plan;
   std::unique_ptr<Device> device;
   std::unique_ptr<Session> session;
   std::vector<double> step_ms;
-
-  double median_ms() const {
-    std::vector<double> sorted = step_ms;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
-  }
 };
+
+struct Messages : TrainObserver {
+  void on_message(const std::string& message) override { std::cerr << message << '\n'; }
+};
+
+std::unique_ptr<SessionPlan> plan_with(const TierSetup& tier, const std::string& policy,
+                                       std::optional<std::int64_t> budget) {
+  SessionRequest request = request_for(tier.config, tier.options);
+  request.evaluation_batch = request.last_evaluation_batch = request.last_batch = 0;
+  request.policy = policy;
+  request.budget_bytes = budget;
+  request.calibration = &tier.calibration;
+  auto plan = std::make_unique<SessionPlan>(
+      plan_session(tier.config.network, tier.config.solver.rule.get(), request));
+  plan->request.calibration = nullptr;
+  return plan;
+}
+
+void start(const TierSetup& tier, Contender& contender) {
+  contender.device = make_cpu_device(tier.options.device, tier.options.link);
+  contender.session =
+      std::make_unique<Session>(*contender.device, *contender.plan, tier.config.solver.rule.get());
+  contender.session->initialize(tier.config.train.seed);
+  stage_first_batch(tier.config, *contender.session);
+}
+
+// Round 0 is cold and does not count.
+void step(const TierSetup& tier, Contender& contender, int round) {
+  StepState state;
+  state.step = round;
+  state.seed = tier.config.train.seed;
+  state.learning_rate = 1e-3F;
+  const auto begin = std::chrono::steady_clock::now();
+  const StepResult result = contender.session->train_step(state, contender.plan->request.batch);
+  const double ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  if (result.failed != 0) throw DivergedError("the benchmark's training diverged");
+  if (round > 0) contender.step_ms.push_back(ms);
+}
 
 struct Bench {
   CommandLine line;
   std::vector<std::string> policies = {"layup"};
   std::vector<double> percents = {60, 40, 0};  // of what `none` needs; 0: the smallest
-  std::vector<std::string> links = {""};
+  std::vector<std::string> tiers = {"host"};
   int rounds = 7;
+  TextTable table{{"plan", "tier", "memory", "of none", "host", "file", "step ms", "over none",
+                   "predicted ms", "predicted over measured", "same bits"}};
 
   int run() {
-    const RunConfig config = read_config(line.config, line.overrides());
-    RunOptions options = line.run_options();
-    Messages messages;
-    const Calibration calibration = complete_calibration(config, options, messages);
-    const auto plan_with = [&](const std::string& policy, std::optional<std::int64_t> budget,
-                               const std::string& link) {
-      RunOptions own = options;
-      if (!link.empty()) own.link = parse_link_pace(link);
-      SessionRequest request = request_for(config, own);
-      request.evaluation_batch = request.last_evaluation_batch = request.last_batch = 0;
-      return plan_request(config, own, request, policy, budget, calibration);
-    };
-    std::vector<Contender> all;
-    all.push_back({"none", "", plan_with("none", {}, ""), {}, {}, {}});
-    const std::int64_t whole = all[0].plan->planned_peak_bytes;
-    for (const std::string& link : links)
-      for (const std::string& policy : policies)
-        for (const double percent : percents) {
-          std::optional<std::int64_t> budget;
-          if (percent > 0)
-            budget = static_cast<std::int64_t>(static_cast<double>(whole) * percent / 100);
-          auto plan = plan_with(policy, budget, link);
-          if (!plan->feasible) continue;
-          all.push_back(
-              {policy + (percent > 0 ? " " + format_fixed(percent, 0) + " %" : " smallest"),
-               link,
-               std::move(plan),
-               {},
-               {},
-               {}});
-        }
-    for (Contender& contender : all) start(config, options, contender);
-    for (int round = 0; round <= rounds; ++round)
-      for (Contender& contender : all) step(config, contender, round);
-    print(all, whole);
+    for (const std::string& name : tiers) {
+      const TierSetup tier = set_up(name);
+      for (const double percent : percents) run_group(tier, percent);
+    }
+    std::cout << table.to_markdown();
     return kExitOk;
   }
 
  private:
-  struct Messages : TrainObserver {
-    void on_message(const std::string& message) override { std::cerr << message << '\n'; }
-  };
-
-  static std::unique_ptr<SessionPlan> plan_request(
-      const RunConfig& config, const RunOptions& options, SessionRequest request,
-      const std::string& policy, std::optional<std::int64_t> budget, Calibration calibration) {
-    if (options.link) limit_copies(calibration, *options.link);
-    request.policy = policy;
-    request.budget_bytes = budget;
-    request.calibration = &calibration;
-    auto plan = std::make_unique<SessionPlan>(
-        plan_session(config.network, config.solver.rule.get(), request));
-    plan->request.calibration = nullptr;
-    return plan;
-  }
-
-  static void start(const RunConfig& config, const RunOptions& options, Contender& contender) {
-    std::optional<LinkPace> pace;
-    if (!contender.link.empty()) pace = parse_link_pace(contender.link);
-    contender.device = make_cpu_device(options.device, pace);
-    contender.session =
-        std::make_unique<Session>(*contender.device, *contender.plan, config.solver.rule.get());
-    contender.session->initialize(config.train.seed);
-    stage_first_batch(config, *contender.session);
-  }
-
-  // Round 0 is cold and does not count.
-  static void step(const RunConfig& config, Contender& contender, int round) {
-    StepState state;
-    state.step = round;
-    state.seed = config.train.seed;
-    state.learning_rate = 1e-3F;
-    const auto begin = std::chrono::steady_clock::now();
-    const StepResult result = contender.session->train_step(state, contender.plan->request.batch);
-    const double ms =
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-    if (result.failed != 0) throw DivergedError("the benchmark's training diverged");
-    if (round > 0) contender.step_ms.push_back(ms);
-  }
-
-  void print(const std::vector<Contender>& all, std::int64_t whole) const {
-    const double none_ms = all[0].median_ms();
-    const std::string hash = all[0].session->weights_hash();
-    TextTable table({"plan", "link", "memory", "of none", "host", "step ms", "over none",
-                     "predicted ms", "predicted over measured", "same bits"});
-    for (const Contender& contender : all) {
-      const ProgramPlan& program = contender.plan->main();
-      const double ms = contender.median_ms();
-      table.add({contender.label, contender.link.empty() ? "-" : contender.link,
-                 format_bytes(contender.plan->planned_peak_bytes),
-                 format_fixed(100.0 * static_cast<double>(contender.plan->planned_peak_bytes) /
-                                  static_cast<double>(whole),
-                              1) +
-                     " %",
-                 format_bytes(contender.plan->host_bytes), format_fixed(ms, 1),
-                 format_fixed(ms / none_ms, 3), format_fixed(program.timeline.step_ms, 1),
-                 format_fixed(program.timeline.step_ms / ms, 3),
-                 contender.session->weights_hash() == hash ? "yes" : "NO"});
+  TierSetup set_up(const std::string& name) const {
+    CommandLine own = line;
+    if (name.starts_with("file:"))
+      own.sets.push_back("memory.spill=" + name);
+    else if (name != "host")
+      own.link = name;
+    TierSetup tier{name, read_config(own.config, own.overrides()), own.run_options(), {}};
+    Messages messages;
+    tier.calibration = complete_calibration(tier.config, tier.options, messages);
+    if (tier.options.link) limit_copies(tier.calibration, *tier.options.link);
+    const std::filesystem::path& spill = tier.config.memory.spill;
+    if (!spill.empty()) {
+      const FileRates& rates = tier.calibration.file.at(folder_key(spill));
+      std::cerr << name << ": " << format_fixed(rates.write_bytes_per_s * 1e-9, 2) << " GB/s out, "
+                << format_fixed(rates.read_bytes_per_s * 1e-9, 2) << " GB/s back, as calibrated\n";
     }
-    std::cout << table.to_markdown();
+    return tier;
+  }
+
+  void run_group(const TierSetup& tier, double percent) {
+    std::vector<Contender> group;
+    const auto add = [&](std::string label, std::unique_ptr<SessionPlan> plan) {
+      group.push_back({std::move(label), std::move(plan), {}, {}, {}});
+    };
+    add("none", plan_with(tier, "none", {}));
+    const std::int64_t whole = group[0].plan->planned_peak_bytes;
+    std::optional<std::int64_t> budget;
+    if (percent > 0) budget = static_cast<std::int64_t>(static_cast<double>(whole) * percent / 100);
+    const std::string at = budget ? " " + format_fixed(percent, 0) + " %" : " smallest";
+    for (const std::string& policy : policies) {
+      auto plan = plan_with(tier, policy, budget);
+      if (!plan->feasible) {
+        table.add({policy + at, tier.name, "does not fit", "", "", "", "", "", "", "", ""});
+        continue;
+      }
+      // What is smallest differs from policy to policy; steps compare in the same memory.
+      const std::int64_t bytes = plan->planned_peak_bytes;
+      add(policy + at, std::move(plan));
+      if (budget || policy == "layup") continue;
+      auto ours = plan_with(tier, "layup", bytes);
+      if (ours->feasible) add("layup in " + policy + "'s", std::move(ours));
+    }
+    for (Contender& contender : group) start(tier, contender);
+    for (int round = 0; round <= rounds; ++round)
+      for (Contender& contender : group) step(tier, contender, round);
+    report(tier, group, whole);
+  }
+
+  void report(const TierSetup& tier, const std::vector<Contender>& group, std::int64_t whole) {
+    const double none_ms = median(group[0].step_ms);
+    const std::string hash = group[0].session->weights_hash();
+    for (const Contender& contender : group) {
+      const SessionPlan& plan = *contender.plan;
+      const double ms = median(contender.step_ms);
+      const double percent =
+          100.0 * static_cast<double>(plan.planned_peak_bytes) / static_cast<double>(whole);
+      const double predicted_ms = plan.main().timeline.step_ms;
+      table.add({contender.label, tier.name, format_bytes(plan.planned_peak_bytes),
+                 format_fixed(percent, 1) + " %", format_bytes(plan.host_bytes),
+                 format_bytes(plan.file_bytes), format_fixed(ms, 1), format_fixed(ms / none_ms, 3),
+                 format_fixed(predicted_ms, 1), format_fixed(predicted_ms / ms, 3),
+                 contender.session->weights_hash() == hash ? "yes" : "NO"});
+      std::cerr << tier.name << ", " << contender.label << ": " << format_fixed(ms, 1) << " ms\n";
+    }
   }
 };
 
@@ -153,11 +169,9 @@ int main(int argc, char** argv) {
   app.add_option("--percents", bench.percents,
                  "budgets, in percent of what none needs; 0: smallest")
       ->delimiter(',');
-  app.add_option("--links", bench.links, "links to emulate, as 10GB/s; - for none");
+  app.add_option("--tiers", bench.tiers,
+                 "where copies go: host, 10GB/s (host memory behind a paced link), file:FOLDER")
+      ->delimiter(',');
   app.add_option("--rounds", bench.rounds, "steps of each that count")->check(CLI::PositiveNumber);
-  return layup::run_program(app, argc, argv, [&] {
-    for (std::string& link : bench.links)
-      if (link == "-") link.clear();
-    return bench.run();
-  });
+  return layup::run_program(app, argc, argv, [&] { return bench.run(); });
 }

@@ -8,6 +8,7 @@
 #include "engine/process.h"
 #include "engine/shape.h"
 #include "scheduler/calibrate.h"
+#include "scheduler/measure_copies.h"
 
 namespace layup {
 namespace {
@@ -55,9 +56,12 @@ bool needs_costs(const MemoryOptions& memory) {
 
 Calibration complete_calibration(const RunConfig& config, const RunOptions& options,
                                  TrainObserver& observer) {
+  Calibration unmeasured;
+  unmeasured.machine = machine_name();
+  unmeasured.device = options.device;
+  unmeasured.threads = options.threads;
   Calibration calibration =
-      read_calibration(options.device, options.threads)
-          .value_or(Calibration{machine_name(), options.device, options.threads, {}, 0, 0, {}});
+      read_calibration(options.device, options.threads).value_or(unmeasured);
   const SessionRequest request = request_for(config, options);
   const Solver* solver = config.solver.rule.get();
   const ProgramPlan program = prepare_program(config.network, solver, request, main_part(request));
@@ -73,7 +77,7 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
       [&] { return options.stop != nullptr && options.stop->load() != 0; }, lacks_copies);
   std::string files;
   if (lacks_file) {
-    const FileRates rates = measure_file(*device, request.spill);
+    const FileRates rates = measure_file(*device, options.threads, request.spill);
     calibration.file[folder_key(request.spill)] = rates;
     files = " and the file tier (" + per_second(rates.write_bytes_per_s) + " out, " +
             per_second(rates.read_bytes_per_s) + " back)";
@@ -89,10 +93,14 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
 }
 
 void limit_copies(Calibration& calibration, const LinkPace& link) {
-  if (link.bytes_per_s > 0)
+  if (link.bytes_per_s > 0) {
+    // Most of the time of such a copy is waiting.
+    if (calibration.copy_bytes_per_s > link.bytes_per_s)
+      calibration.interference *= link.bytes_per_s / calibration.copy_bytes_per_s;
     calibration.copy_bytes_per_s = calibration.copy_bytes_per_s > 0
                                        ? std::min(calibration.copy_bytes_per_s, link.bytes_per_s)
                                        : link.bytes_per_s;
+  }
   calibration.latency_us = std::max(calibration.latency_us, link.latency_us);
 }
 

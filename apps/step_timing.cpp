@@ -9,19 +9,13 @@
 #include "apps/evaluation.h"
 #include "apps/text_table.h"
 #include "engine/error.h"
+#include "engine/median.h"
 
 namespace layup {
 namespace {
 
 // A small rate: the loss of an untrained network stays finite on one batch again and again.
 constexpr float kLearningRate = 1e-4F;
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 OperationTime describe(const ProgramPlan& program, const Instruction& instruction) {
   const PhysicalOperation& op =

@@ -12,7 +12,8 @@
 namespace layup {
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
+constexpr NumberRange kPart{.min = 0, .max = kMostInterference};
 constexpr NumberRange kPositive{.min = 0, .min_excluded = true};
 
 void read_file_rates(JsonReader& reader, Calibration& calibration) {
@@ -25,6 +26,7 @@ void read_file_rates(JsonReader& reader, Calibration& calibration) {
     file.write_bytes_per_s = rates->require_number("write_bytes_per_s", kPositive);
     file.read_bytes_per_s = rates->require_number("read_bytes_per_s", kPositive);
     file.latency_us = rates->require_number("latency_us", {.min = 0});
+    file.interference = rates->require_number("interference", kPart);
   }
 }
 
@@ -65,6 +67,7 @@ CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& cal
   if (calibration.copy_bytes_per_s > 0) {
     cost.offload_bytes_per_s = cost.prefetch_bytes_per_s = calibration.copy_bytes_per_s;
     cost.latency_ms = calibration.latency_us * 1e-3;
+    cost.interference = calibration.interference;
   }
   const auto rates = calibration.file.find(folder_key(spill));
   if (!spill.empty() && rates != calibration.file.end()) cost.file = rates->second;
@@ -99,6 +102,7 @@ std::optional<Calibration> read_calibration(DeviceKind device, int threads) {
     calibration.machine = reader.require_string("machine");
     calibration.copy_bytes_per_s = reader.require_number("copy_bytes_per_s", {.min = 0});
     calibration.latency_us = reader.require_number("latency_us", {.min = 0});
+    calibration.interference = reader.require_number("interference", kPart);
     read_file_rates(reader, calibration);
     const std::int64_t format = reader.require_int("format");
     if (const JsonNode* operations = reader.get_node("operation_ms");
@@ -122,11 +126,13 @@ bool write_calibration(const Calibration& calibration) {
   for (const auto& [folder, rates] : calibration.file)
     files[folder] = {{"write_bytes_per_s", rates.write_bytes_per_s},
                      {"read_bytes_per_s", rates.read_bytes_per_s},
-                     {"latency_us", rates.latency_us}};
+                     {"latency_us", rates.latency_us},
+                     {"interference", rates.interference}};
   const Json root = {{"format", kFormat},
                      {"machine", calibration.machine},
                      {"copy_bytes_per_s", calibration.copy_bytes_per_s},
                      {"latency_us", calibration.latency_us},
+                     {"interference", calibration.interference},
                      {"file", std::move(files)},
                      {"operation_ms", std::move(operations)}};
   const std::string text = root.dump(1) + "\n";

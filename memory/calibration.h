@@ -19,6 +19,7 @@ struct Calibration {
   std::map<std::string, double> operation_ms;  // by PhysicalOperation::cost_key
   double copy_bytes_per_s = 0;                 // one direction; 0: not measured
   double latency_us = 0;
+  double interference = 0;                // see CostModel
   std::map<std::string, FileRates> file;  // by folder, as folder_key names it
 
   bool operator==(const Calibration&) const = default;

@@ -28,6 +28,7 @@ CostModel CostModel::with_file_as_host() const {
   cost.offload_bytes_per_s = std::min(offload_bytes_per_s, file.write_bytes_per_s);
   cost.prefetch_bytes_per_s = std::min(prefetch_bytes_per_s, file.read_bytes_per_s);
   cost.latency_ms = std::max(latency_ms, file.latency_us * 1e-3);
+  cost.interference = file.interference;
   return cost;
 }
 

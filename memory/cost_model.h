@@ -12,6 +12,9 @@
 
 namespace layup {
 
+// Of CostModel::interference: a computation never stands still because a copy runs.
+inline constexpr double kMostInterference = 0.95;
+
 struct CostModel {
   std::string source;              // "profile NAME", "calibration", "estimate"
   std::vector<double> run_ms;      // by operation
@@ -19,6 +22,9 @@ struct CostModel {
   double offload_bytes_per_s = 0;  // both directions at once
   double prefetch_bytes_per_s = 0;
   double latency_ms = 0;
+  // The part of its speed that computation loses while a copy of the host tier runs beside it, in
+  // each direction: on a CPU a copy is one more thread. Of the file tier: file.interference.
+  double interference = 0;
   FileRates file;
 
   // A copy of the file tier crosses the link to the host as well, piece by piece: the slower of
@@ -30,6 +36,13 @@ struct CostModel {
   double prefetch_ms(std::int64_t bytes, Tier tier = Tier::host) const {
     const double host_ms = latency_ms + static_cast<double>(bytes) / prefetch_bytes_per_s * 1e3;
     return tier == Tier::host ? host_ms : std::max(host_ms, file_ms(bytes, file.read_bytes_per_s));
+  }
+  double interference_of(Tier tier) const {
+    return tier == Tier::host ? interference : file.interference;
+  }
+  // What a value's copies out and back take from computation that runs beside them.
+  double load_ms(std::int64_t bytes, Tier tier = Tier::host) const {
+    return interference_of(tier) * (offload_ms(bytes, tier) + prefetch_ms(bytes, tier));
   }
   // The same with the file tier in the place of the host's: for policies, which see one tier.
   CostModel with_file_as_host() const;

@@ -18,6 +18,7 @@ struct FileRates {
   double write_bytes_per_s = 1e9;
   double read_bytes_per_s = 2e9;
   double latency_us = 100;
+  double interference = 0;  // see CostModel; measured, not part of a profile
 
   bool operator==(const FileRates&) const = default;
 };

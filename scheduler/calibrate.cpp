@@ -2,65 +2,43 @@
 #include "scheduler/calibrate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "engine/bf16.h"
+#include "engine/median.h"
+#include "scheduler/measure_copies.h"
 
 namespace layup {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr double kEnoughMs = 20;  // per operation, once the least number of runs is made
 constexpr int kFewestRuns = 3;
 constexpr int kMostRuns = 25;
-constexpr std::int64_t kCopyBytes = std::int64_t{64} << 20;
 
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-template <typename Run>
-double median_ms(const Run& run) {
-  run();  // cold
+// Runs follow each other as the operations of a step do: a stream that falls idle between two costs
+// its threads a wake-up, and now and then a wait for a processor.
+double median_ms(Device& device, const Kernel& kernel, const KernelArgs& args) {
+  const auto run = [&](int count) {
+    std::vector<TimeSpan> spans(static_cast<std::size_t>(count));
+    for (TimeSpan& span : spans) device.launch(StreamId::compute, kernel, args, &span);
+    device.synchronize();
+    return spans;
+  };
+  run(1);  // cold
+  const double enough = kEnoughMs / std::max(length_ms(run(1)[0]), 1e-4);
   std::vector<double> times;
-  double total = 0;
-  while (static_cast<int>(times.size()) < kFewestRuns ||
-         (total < kEnoughMs && static_cast<int>(times.size()) < kMostRuns)) {
-    const Clock::time_point start = Clock::now();
-    run();
-    times.push_back(ms_since(start));
-    total += times.back();
-  }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
+  for (const TimeSpan& span :
+       run(static_cast<int>(std::clamp(enough, 1.0 * kFewestRuns, 1.0 * kMostRuns))))
+    times.push_back(length_ms(span));
+  return median(times);
 }
-
-// A block of the device that is given back.
-class Scratch {
- public:
-  Scratch(Device& device, std::int64_t bytes)
-      : device_(device), memory_(static_cast<char*>(device.allocate(bytes))) {
-    device.touch(memory_, bytes);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { device_.release(memory_); }
-  char* at(std::int64_t offset) const { return memory_ + offset; }
-
- private:
-  Device& device_;
-  char* memory_;
-};
 
 double measure(const Graph& graph, const PhysicalGraph& physical, const Solver* solver,
                const PhysicalOperation& op, Device& device) {
   std::int64_t bytes = kAlignment + op.workspace_bytes;
   for (const auto* operands : {&op.reads, &op.writes})
     for (const ValueId value : *operands) bytes += physical.value(value).bytes;
-  const Scratch scratch(device, bytes);
+  const DeviceBlock scratch(device, bytes);
   auto* state = new (scratch.at(0)) StepState;
   std::int64_t offset = kAlignment + op.workspace_bytes;
   const auto place = [&](ValueId id) {
@@ -85,60 +63,10 @@ double measure(const Graph& graph, const PhysicalGraph& physical, const Solver* 
   for (const ValueId value : op.writes) writes.push_back(place(value));
   const Kernel kernel = make_kernel(graph, solver, physical, op);
   const KernelArgs args{reads.data(), writes.data(), scratch.at(kAlignment), state};
-  return median_ms([&] {
-    device.launch(StreamId::compute, kernel, args);
-    device.synchronize();
-  });
+  return median_ms(device, kernel, args);
 }
-
-void measure_copies(Device& device, Calibration& calibration) {
-  const Scratch from(device, kCopyBytes);
-  const Scratch to(device, kCopyBytes);
-  const auto copy_ms = [&](std::int64_t bytes) {
-    return median_ms([&] {
-      device.copy(StreamId::copy_out, to.at(0), from.at(0), bytes);
-      device.synchronize();
-    });
-  };
-  const double small_ms = copy_ms(kAlignment);
-  const double large_ms = copy_ms(kCopyBytes);
-  calibration.latency_us = small_ms * 1e3;
-  calibration.copy_bytes_per_s =
-      static_cast<double>(kCopyBytes) / (std::max(large_ms - small_ms, 1e-3) * 1e-3);
-}
-
-constexpr std::int64_t kFileBytes = std::int64_t{64} << 20;
-constexpr std::int64_t kFileCopyBytes = std::int64_t{8} << 20;
 
 }  // namespace
-
-FileRates measure_file(Device& device, const std::filesystem::path& folder) {
-  const auto file = device.open_file(folder, kFileBytes);
-  const Scratch scratch(device, kFileCopyBytes);
-  const auto copy = [&](IoDirection direction, std::int64_t offset, std::int64_t bytes) {
-    device.copy_file(StreamId::copy_out, {file.get(), direction, offset, scratch.at(0), bytes});
-    device.synchronize();
-  };
-  const auto whole_ms = [&](IoDirection direction) {
-    return median_ms([&] {
-      for (std::int64_t at = 0; at < kFileBytes; at += kFileCopyBytes)
-        copy(direction, at, kFileCopyBytes);
-    });
-  };
-  const double small_ms = median_ms([&] {
-    copy(IoDirection::write, 0, kFileAlignment);
-    copy(IoDirection::read, 0, kFileAlignment);
-  });
-  const auto rate = [&](double ms) {
-    const double latencies = small_ms / 2 * static_cast<double>(kFileBytes / kFileCopyBytes);
-    return static_cast<double>(kFileBytes) / (std::max(ms - latencies, ms / 2) * 1e-3);
-  };
-  FileRates rates;
-  rates.latency_us = small_ms / 2 * 1e3;
-  rates.write_bytes_per_s = rate(whole_ms(IoDirection::write));
-  rates.read_bytes_per_s = rate(whole_ms(IoDirection::read));
-  return rates;
-}
 
 int calibrate(const Graph& graph, const PhysicalGraph& physical, const Solver* solver,
               Device& device, Calibration& calibration, const StopRequest& stops,

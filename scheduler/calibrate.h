@@ -13,16 +13,11 @@ namespace layup {
 using StopRequest = std::function<bool()>;
 
 // Measures on `device` every operation and replay of `graph` that the calibration lacks (the median
-// of a few runs on made-up operands, one operation's operands in memory at a time), and the rate of
+// of a few runs on made-up operands, one operation's operands in memory at a time), and
 // copies to the host tier if that is lacking and `with_copies` (it takes 128 MiB, which may be more
 // than a plan without a host tier). Returns the number of operations measured.
 int calibrate(const Graph& graph, const PhysicalGraph& physical, const Solver* solver,
               Device& device, Calibration& calibration, const StopRequest& stops = {},
               bool with_copies = true);
-
-// Measures the file tier in `folder`, in one direction at a time: large copies to a file of 64 MiB
-// that has been written before, as in all steps but the first, and back. Throws as
-// Device::open_file.
-FileRates measure_file(Device& device, const std::filesystem::path& folder);
 
 }  // namespace layup

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 
+#include "apps/run_plan.h"
 #include "apps/trainer.h"
 #include "engine/error.h"
 #include "scheduler/calibrate.h"
@@ -38,6 +39,7 @@ Calibration some_calibration() {
   calibration.operation_ms = {{"conv2d forward {\"k\":3} \"x\"", 0.1}, {"relu", 1e-7}, {"c", 250}};
   calibration.copy_bytes_per_s = 7.3e9;
   calibration.latency_us = 1.0 / 3;
+  calibration.interference = 0.7;
   return calibration;
 }
 
@@ -76,10 +78,13 @@ TEST_CASE("calibration: another machine's, another format's and damaged files do
   CHECK_FALSE(is_read());
   write_anew();
   CHECK(is_read());
-  replace_in_file(path, "\"format\": 1", "\"format\": 2");
+  replace_in_file(path, "\"format\": 2", "\"format\": 1");
   CHECK_FALSE(is_read());
   write_anew();
   replace_in_file(path, "\"latency_us\"", "\"latency\"");
+  CHECK_FALSE(is_read());
+  write_anew();
+  replace_in_file(path, "\"interference\": 0.7", "\"interference\": 1.7");
   CHECK_FALSE(is_read());
   write_anew();
   fs::resize_file(path, fs::file_size(path) / 2);
@@ -132,6 +137,8 @@ TEST_CASE("calibration: one operation of each key is missing, until it is measur
   }
   CHECK(calibration.copy_bytes_per_s > 1e8);
   CHECK(calibration.latency_us > 0);
+  CHECK(calibration.interference >= 0);
+  CHECK(calibration.interference <= kMostInterference);
   CHECK(device->counters().live_bytes == 0);
   // What is known is not measured again.
   CHECK(calibrate(net.graph, net.physical, net.solver.get(), *device, calibration) == 0);
@@ -147,6 +154,7 @@ TEST_CASE("calibration: costs are measured ones, and estimates where there are n
   calibration.operation_ms[net.physical.replays[2].cost_key] = 88;
   calibration.copy_bytes_per_s = 5e9;
   calibration.latency_us = 40;
+  calibration.interference = 0.25;
   const CostModel cost = cost_of_calibration(net.physical, calibration);
   CHECK(cost.source == "calibration");
   for (std::size_t i = 0; i < cost.run_ms.size(); ++i) {
@@ -159,7 +167,22 @@ TEST_CASE("calibration: costs are measured ones, and estimates where there are n
   CHECK(cost.offload_bytes_per_s == 5e9);
   CHECK(cost.prefetch_bytes_per_s == 5e9);
   CHECK(cost.latency_ms == doctest::Approx(0.04));
+  CHECK(cost.interference == 0.25);
   CHECK(cost_of_calibration(net.physical, {}).offload_bytes_per_s == estimate.offload_bytes_per_s);
+}
+
+TEST_CASE("calibration: a paced link is slower, and takes less from what runs beside it") {
+  Calibration calibration = some_calibration();
+  calibration.copy_bytes_per_s = 20e9;
+  calibration.interference = 0.8;
+  limit_copies(calibration, {.bytes_per_s = 5e9, .latency_us = 7});
+  CHECK(calibration.copy_bytes_per_s == 5e9);
+  CHECK(calibration.interference == doctest::Approx(0.2));
+  CHECK(calibration.latency_us == 7);
+  limit_copies(calibration, {.bytes_per_s = 50e9, .latency_us = 0});  // no faster than it is
+  CHECK(calibration.copy_bytes_per_s == 5e9);
+  CHECK(calibration.interference == doctest::Approx(0.2));
+  CHECK(calibration.latency_us == 7);
 }
 
 constexpr const char* kConfig = R"({

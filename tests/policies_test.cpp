@@ -149,6 +149,22 @@ TEST_CASE("policies: cheap convolutions are computed again, by cost") {
   }
 }
 
+TEST_CASE("policies: where copies take time from kernels, layup copies less and is faster for it") {
+  Network slowed("resnet50",
+                 build_network(R"({"builder": "resnet", "depth": 50})", {3, 224, 224}, 1000), 16);
+  const std::int64_t budget = slowed.plan("none").plan.arena_bytes * 4 / 10;
+  const PlanResult free = slowed.plan("layup", budget);
+  slowed.cost.interference = 0.9;
+  const PlanResult known = slowed.plan("layup", budget);
+  CHECK(known.feasible);
+  CHECK(known.plan.host_bytes < free.plan.host_bytes);
+  CHECK(known.timeline.recompute_ms > free.timeline.recompute_ms);
+  // The plan that does not know of it takes longer than it thinks, and longer than the other.
+  const double blind_ms = simulate(slowed.graph, slowed.cost, free.plan.actions).step_ms;
+  CHECK(blind_ms > free.timeline.step_ms);
+  CHECK(known.timeline.step_ms < blind_ms);
+}
+
 // The built-in layer, but backward reads its output, as in the published systems (no masks).
 class PlainRelu : public Layer {
  public:

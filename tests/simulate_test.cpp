@@ -4,6 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <random>
+
 namespace layup {
 namespace {
 
@@ -109,6 +112,105 @@ TEST_CASE("timeline: latency is paid per copy, and the step lasts until the last
   CHECK(timeline.step_ms == doctest::Approx(5.5));
   CHECK(timeline.stall_ms == 0);
   CHECK(timeline.transfer_ms == doctest::Approx(4.5));
+}
+
+TEST_CASE("timeline: a copy takes its part from the computation beside it") {
+  Case c;
+  c.cost.interference = 0.5;
+  // Out in [1, 5]: operation 3 does 2 of its 8 ms in them, the rest by 11.
+  const Timeline out = c.simulated({run(0), offload(3), run(3), run(0)});
+  check_interval(out, 1, 1, 5);
+  check_interval(out, 2, 1, 11);
+  check_interval(out, 3, 11, 12);
+  CHECK(out.stall_ms == 0);
+  // Both directions at once, out in [1.5, 5.5] and back in [1.5, 3.5]: at a quarter, then at a
+  // half.
+  const Timeline both = c.simulated({offload(0), run(0), offload(3), prefetch(0), run(3)});
+  check_interval(both, 1, 0, 1.5);
+  check_interval(both, 2, 1.5, 5.5);
+  check_interval(both, 3, 1.5, 3.5);
+  check_interval(both, 4, 1.5, 5.5 + (8 - 0.5 - 1));
+}
+
+TEST_CASE("timeline: each tier takes its own part") {
+  Case c;
+  c.cost.interference = 0.5;
+  c.cost.file = {.write_bytes_per_s = 5e5, .read_bytes_per_s = 5e5, .latency_us = 0};
+  c.cost.file.interference = 0.25;
+  Action to_file = offload(0);
+  to_file.tier = Tier::file;
+  const Timeline timeline = c.simulated({to_file, run(2)});  // 2 ms, in which 1.5 are done
+  check_interval(timeline, 1, 0, 2 + 2.5);
+}
+
+// The same in small steps of time, computation first: slow, and sure.
+double step_ms_in_steps(const Case& c, const std::vector<Action>& actions, double dt) {
+  struct Stream {
+    double ends_ms = 0;
+    double part = 0;
+  };
+  Stream out;
+  Stream in;
+  std::vector<double> copied(c.graph.values.size(), 0);
+  double now = 0;
+  const auto give = [&](Stream& stream, const Action& action, double ready, double ms) {
+    stream.ends_ms = std::max(stream.ends_ms, ready) + ms;
+    stream.part = c.cost.interference_of(action.tier);
+    copied[index(action.value)] = stream.ends_ms;
+  };
+  for (const Action& action : actions) {
+    const std::int64_t bytes = c.graph.values[index(action.value)].bytes;
+    switch (action.kind) {
+      case ActionKind::run:
+      case ActionKind::replay: {
+        double left = action.kind == ActionKind::run ? c.cost.run_ms[action.operation]
+                                                     : c.cost.replay_ms[action.operation];
+        for (; left > 0; now += dt) {
+          double speed = 1;
+          for (const Stream& stream : {out, in})
+            if (now < stream.ends_ms) speed *= 1 - stream.part;
+          left -= speed * dt;
+        }
+        break;
+      }
+      case ActionKind::offload: give(out, action, now, c.cost.offload_ms(bytes)); break;
+      case ActionKind::prefetch:
+        give(in, action, std::max(now, copied[index(action.value)]), c.cost.prefetch_ms(bytes));
+        break;
+      default: now = std::max(now, copied[index(action.value)]);
+    }
+  }
+  return std::max({now, out.ends_ms, in.ends_ms});
+}
+
+TEST_CASE("timeline: random steps as in small steps of time, and never below their work") {
+  std::mt19937 random(7);
+  const auto up_to = [&](std::uint32_t end) { return static_cast<std::uint32_t>(random() % end); };
+  for (int round = 0; round < 200; ++round) {
+    Case c;
+    c.cost.interference = 0.95 * up_to(101) / 100;
+    std::vector<Action> actions;
+    double least_ms = 0;
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      const std::uint32_t value = up_to(4);
+      switch (up_to(5)) {
+        case 0: actions.push_back(offload(value)); break;
+        case 1: actions.push_back(prefetch(value)); break;
+        case 2: actions.push_back(wait_prefetch(value)); break;
+        case 3: actions.push_back(replay(value)); break;
+        default: actions.push_back(run(value));
+      }
+    }
+    for (const Action& action : actions) {
+      if (action.kind == ActionKind::run) least_ms += c.cost.run_ms[action.operation];
+      if (action.kind == ActionKind::replay) least_ms += c.cost.replay_ms[action.operation];
+    }
+    const Timeline timeline = c.simulated(actions);
+    // What planning takes for a lower bound (plan_memory).
+    const double f = c.cost.interference;
+    CHECK(timeline.step_ms >= least_ms + f * (1 - f / 2) * timeline.transfer_ms - 1e-9);
+    CHECK(timeline.step_ms == doctest::Approx(step_ms_in_steps(c, actions, 1e-3)).epsilon(2e-3));
+  }
 }
 
 }  // namespace

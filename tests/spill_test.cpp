@@ -9,8 +9,8 @@
 #include "engine/error.h"
 #include "memory/policy.h"
 #include "memory/validate_plan.h"
-#include "scheduler/calibrate.h"
 #include "scheduler/lower.h"
+#include "scheduler/measure_copies.h"
 #include "scheduler/validate_program.h"
 #include "tests/support/check_outcome.h"
 #include "tests/support/disk_folder.h"
@@ -246,14 +246,16 @@ TEST_CASE("spill: the rates of a folder are measured and kept") {
   const test::DiskFolder disk;
   if (!disk.exists()) return;
   const auto device = make_cpu_device(DeviceKind::reference);
-  const FileRates rates = measure_file(*device, disk.path());
+  const FileRates rates = measure_file(*device, 1, disk.path());
   CHECK(rates.write_bytes_per_s > 1e6);
   CHECK(rates.read_bytes_per_s > 1e6);
   CHECK(rates.latency_us > 0);
   CHECK(device->counters().live_bytes == 0);
   CHECK(std::filesystem::is_empty(disk.path()));
   setenv("LAYUP_CACHE_DIR", disk.path().c_str(), 1);
-  Calibration calibration{machine_name(), DeviceKind::reference, 1, {}, 1e9, 1, {}};
+  Calibration calibration;
+  calibration.machine = machine_name();
+  calibration.copy_bytes_per_s = 1e9;
   calibration.file[folder_key(disk.path())] = rates;
   CHECK(write_calibration(calibration));
   CHECK(read_calibration(DeviceKind::reference, 1) == calibration);

@@ -16,11 +16,13 @@
 //   - with a budget the tail of the network stays resident;
 //   - parameters are updated inside backward, which the published system did not do.
 // Variants of this rule are planned, and the shortest predicted step is taken: values that several
-// layers read are offloaded whatever they cost (short chains); whatever the link carries for
-// nothing is offloaded, since a copy that is hidden costs less than any recompute; what is cheap to
-// make again is, and everything else stays (where the link is the bottleneck); two of these, and
-// all offloaded, with values that leave again between their uses in backward (the least working
-// set); and, where there is no host memory, segments that are recomputed from kept values.
+// layers read are offloaded whatever they cost (short chains); whatever the link carries
+// beside the computation is offloaded, unless a copy takes more from it than a recompute would;
+// what is cheap to make again is, and everything else stays (where the link is the bottleneck);
+// what costs least for each byte goes first, so that there are no more copies than the budget asks
+// for (where they take time from kernels); two of these, and all offloaded, with values that leave
+// again between their uses in backward (the least working set); and, where there is no host memory,
+// segments that are recomputed from kept values.
 #include <algorithm>
 #include <cmath>
 
@@ -37,6 +39,7 @@ enum Variant : int {
   hidden_offloaded,
   cheap_recomputed,
   head_recomputed,
+  cheapest_dropped,
   recompute_only,
   all_offloaded,
   by_cost_dropping,
@@ -103,12 +106,16 @@ Retention choose(const PolicyInput& input, ValueId value, Variant variant, doubl
   if (input.uses.at(value).replay < 0 || (forks_go && fork) || variant == all_offloaded ||
       variant == all_offloaded_dropping)
     return Retention::offload;
-  if (variant == hidden_offloaded && link.would_hide(now_ms, transfer_ms))
-    return Retention::offload;
+  const bool goes_beside = variant == hidden_offloaded || variant == cheapest_dropped;
+  if (goes_beside && link.would_hide(now_ms, transfer_ms))
+    return chain_ms < input.cost.load_ms(input.graph.value(value).bytes) ? Retention::recompute
+                                                                         : Retention::offload;
   return chain_ms < transfer_ms ? Retention::recompute : Retention::offload;
 }
 
-void classify(const PolicyInput& input, Variant variant, Decisions& decisions) {
+// Fills `recompute_ms` too: by value, what its chain costs.
+void classify(const PolicyInput& input, Variant variant, Decisions& decisions,
+              std::vector<double>& recompute_ms) {
   const std::vector<int> num_readers = count_forward_readers(input);
   Chains chains(input);
   double now_ms = 0;
@@ -127,10 +134,41 @@ void classify(const PolicyInput& input, Variant variant, Decisions& decisions) {
       Retention& retention = decisions.retention[index(value)];
       retention =
           choose(input, value, variant, cost_ms, is_fork(input, num_readers, value), now_ms, link);
+      recompute_ms[index(value)] = cost_ms;
       if (retention == Retention::recompute) chains.note(value, cost_ms);
       if (retention == Retention::offload)
         link.give(now_ms, input.cost.offload_ms(input.graph.value(value).bytes));
     }
+  }
+}
+
+// Keeps as many bytes as the level says: first what costs most for each byte to be without, then
+// what is made last.
+void keep_dearest(const PolicyInput& input, int level, const std::vector<double>& recompute_ms,
+                  Decisions& decisions) {
+  struct Dropped {
+    ValueId value;
+    float price;  // so that equal ones are equal
+  };
+  std::vector<Dropped> order;
+  double total = 0;
+  for (const ValueId value : input.uses.candidates) {
+    const auto bytes = static_cast<double>(input.graph.value(value).bytes);
+    total += bytes;
+    const Retention retention = decisions.retention[index(value)];
+    if (retention == Retention::keep) continue;
+    const double ms = retention == Retention::recompute
+                          ? recompute_ms[index(value)]
+                          : input.cost.load_ms(input.graph.value(value).bytes);
+    order.push_back({value, static_cast<float>(ms / bytes)});
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Dropped& a, const Dropped& b) { return a.price < b.price; });
+  double kept = 0;
+  for (auto dropped = order.rbegin(); dropped != order.rend(); ++dropped) {
+    kept += static_cast<double>(input.graph.value(dropped->value).bytes);
+    if (kept > total * level / (kNumLevels - 1)) return;
+    decisions.retention[index(dropped->value)] = Retention::keep;
   }
 }
 
@@ -178,6 +216,7 @@ Decisions decide(const PolicyInput& input, int variant, int level) {
   Decisions decisions;
   decisions.retention = keep_candidates(input);
   decisions.drop_between_uses = variant >= by_cost_dropping;
+  std::vector<double> recompute_ms(input.graph.values.size(), 0);
   if (variant == cheap_recomputed) {  // less and less of it
     recompute_cheap(input, kLargestPart * (kNumLevels - 1 - level) / (kNumLevels - 1), decisions);
     return decisions;
@@ -187,9 +226,12 @@ Decisions decide(const PolicyInput& input, int variant, int level) {
   else if (variant == recompute_only)
     recompute_segments(input, decisions);
   else
-    classify(input, static_cast<Variant>(variant), decisions);
+    classify(input, static_cast<Variant>(variant), decisions, recompute_ms);
   respect_host_budget(input, decisions);
-  keep_tail(input, level, kNumLevels, decisions);
+  if (variant == cheapest_dropped)
+    keep_dearest(input, level, recompute_ms, decisions);
+  else
+    keep_tail(input, level, kNumLevels, decisions);
   return decisions;
 }
 
