@@ -60,8 +60,7 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
   unmeasured.machine = machine_name();
   unmeasured.device = options.device;
   unmeasured.threads = options.threads;
-  Calibration calibration =
-      read_calibration(options.device, options.threads).value_or(unmeasured);
+  Calibration calibration = read_calibration(options.device, options.threads).value_or(unmeasured);
   const SessionRequest request = request_for(config, options);
   const Solver* solver = config.solver.rule.get();
   const ProgramPlan program = prepare_program(config.network, solver, request, main_part(request));

@@ -226,8 +226,8 @@ def depths():
 
 
 def vdnn_tables():
-    def titan(network, batch, policy):
-        return plan(network, batch, policy, machine="titan_x_maxwell", momentum=0)
+    def titan(network, batch, policy, inside=True):
+        return plan(network, batch, policy, machine="titan_x_maxwell", momentum=0, inside=inside)
 
     def gib(bytes_):
         return f"{bytes_ / 2**30:.2f}"
@@ -240,8 +240,10 @@ def vdnn_tables():
             ("VGG-16, batch 128: all", VGG16, 128, "vdnn_all", 4.8),
             ("416 convolutions, batch 32: baseline", vgg_with(80), 32, "vdnn_dyn/baseline", 67.1),
             ("416 convolutions, batch 32: all", vgg_with(80), 32, "vdnn_all", 4.2)):
-        own = titan(network, batch, policy)["planned_peak_bytes"]
-        rows.append((name, theirs, gib(own), against(own / 2**30, theirs)))
+        for inside in (False, True) if policy == "vdnn_all" else (True,):
+            own = titan(network, batch, policy, inside)["planned_peak_bytes"]
+            when = "" if policy != "vdnn_all" else (", updates after backward", ", inside")[inside]
+            rows.append((name + when, theirs, gib(own), against(own / 2**30, theirs)))
     dyn = plan(VGG16, 128, "vdnn_dyn", 12 * 2**30, "titan_x_maxwell", 0)
     all_ = titan(VGG16, 128, "vdnn_all")
     speeds = table(("VGG-16, batch 128: speed over the baseline's", "theirs", "ours"), [

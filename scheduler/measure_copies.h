@@ -11,7 +11,7 @@ namespace layup {
 // Copies to the host tier. Fills copy_bytes_per_s, latency_us and interference. Takes 128 MiB.
 void measure_copies(Device& device, Calibration& calibration);
 
-// The file tier in `folder`: large copies to a file of 64 MiB that has been written before, as in
+// The file tier in `folder`: large copies to a file of 256 MiB that has been written before, as in
 // all steps but the first, and back. Throws as Device::open_file.
 FileRates measure_file(Device& device, int threads, const std::filesystem::path& folder);
 
