@@ -21,3 +21,14 @@ for steps in 1 2; do
     --set memory.spill="file:$folder" "${resume[@]}"
 done
 grep -E '"event":"(plan|step|summary)"' "$run/log.jsonl"
+python3 - "$run/log.jsonl" <<'PYTHON'
+import json
+import sys
+
+for line in open(sys.argv[1], encoding="utf-8"):
+    event = json.loads(line)
+    if event["event"] == "summary":
+        grown = event["process_peak_rss_bytes"] - event["process_base_rss_bytes"]
+        planned = event["planned_peak_bytes"]
+        print(f"RSS grew by {grown:,} bytes, {grown / planned:.4f} of the {planned:,} planned")
+PYTHON

@@ -9,12 +9,11 @@
 
 #include "engine/allocation_counter.h"
 #include "engine/graph/device_kernels.h"
-#include "engine/rng.h"
 #include "memory/policy.h"
 #include "scheduler/session.h"
 #include "tests/support/heap.h"
 #include "tests/support/networks.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/session_run.h"
 #include "tests/support/tolerances.h"
 
 namespace layup {
@@ -22,6 +21,7 @@ namespace {
 
 using test::build_network;
 using test::parse_network;
+using Run = test::SessionRun;
 
 SessionRequest request_of(std::int64_t batch, const std::string& policy,
                           DeviceKind device = DeviceKind::cpu) {
@@ -35,54 +35,6 @@ SessionRequest request_of(std::int64_t batch, const std::string& policy,
   request.policy = policy;
   return request;
 }
-
-class Run {
- public:
-  Run(const GraphDef& def, const SessionRequest& request)
-      : device_(make_cpu_device(request.device)),
-        solver_(test::momentum_solver()),
-        plan_(plan_session(def, solver_.get(), request)),
-        session_(*device_, plan_, solver_.get()) {
-    session_.initialize(3);
-    const PhysicalGraph& graph = plan_.main().physical;
-    const std::int64_t images =
-        num_elements(graph.value(graph.staged_images).spec.shape) / kStagingSlots;
-    test::RandomSource random(5);
-    for (int slot = 0; slot < kStagingSlots; ++slot) {
-      for (std::int64_t i = 0; i < images; ++i)
-        session_.staged_images(slot)[i] =
-            to_unit_float(static_cast<std::uint32_t>(random.bits() >> 32U));
-      for (std::int64_t i = 0; i < graph.staging_batch; ++i)
-        session_.staged_labels(slot)[i] = static_cast<std::int32_t>(random.below(3));
-    }
-  }
-
-  StepResult step(ProgramId id, std::int64_t step) {
-    StepState state;
-    state.step = step;
-    state.seed = 11;
-    state.learning_rate = 0.02F;
-    state.input_slot = static_cast<std::int32_t>(step % kStagingSlots);
-    return session_.run(id, state);
-  }
-  // Losses of everything that a run does, in a few steps.
-  std::vector<float> run_all() {
-    std::vector<float> losses;
-    for (std::int64_t i = 0; i < 2; ++i) losses.push_back(step(ProgramId::train, i).loss);
-    losses.push_back(step(ProgramId::train_last, 2).loss);
-    losses.push_back(step(ProgramId::evaluate, 3).loss);
-    losses.push_back(step(ProgramId::evaluate_last, 3).loss);
-    return losses;
-  }
-  Session& session() { return session_; }
-  const SessionPlan& plan() const { return plan_; }
-
- private:
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Solver> solver_;
-  SessionPlan plan_;
-  Session session_;
-};
 
 struct Network {
   const char* name;

@@ -39,16 +39,21 @@ Case policy_case(const std::string& policy) {
   return made;
 }
 
-// Small values, any decisions.
+// Small values, any decisions; in every third case a file takes what a small host tier does not.
 Case random_case(std::uint64_t seed) {
   RandomSource random(seed);
   Case made;
   made.name = "seed " + std::to_string(seed);
   made.graph = test::physical_training(
       test::parse_network(test::random_network(seed, 3 + static_cast<int>(random.below(6)))), 2);
+  std::optional<std::int64_t> host_bytes;
+  if (seed % 3 == 2) {
+    widen_alignment(made.graph, kFileAlignment);
+    host_bytes = kFileAlignment * random.below(8);
+  }
   const ValueUses uses = find_uses(made.graph);
   const Decisions decisions = test::random_decisions(made.graph, uses, random);
-  const DraftSchedule draft = draft_schedule(made.graph, uses, decisions);
+  const DraftSchedule draft = draft_schedule(made.graph, uses, decisions, host_bytes);
   made.plan =
       finish_plan(made.graph, "random", decisions,
                   place_copies(made.graph, estimate_cost(made.graph), decisions, draft, 0.9),
@@ -125,7 +130,11 @@ void add_order_mutations(const Program& program, std::size_t i, std::vector<Muta
                    StreamId& stream = p.instructions[i].stream;
                    stream = stream == StreamId::copy_in ? StreamId::copy_out : StreamId::copy_in;
                  }});
-  for (const std::int64_t by : {-kAlignment, kAlignment})
+  all.push_back({"a copy of the other tier", [i](Program& p) {
+                   Tier& tier = p.instructions[i].tier;
+                   tier = tier == Tier::host ? Tier::file : Tier::host;
+                 }});
+  for (const std::int64_t by : {-kAlignment, kAlignment, kFileAlignment})
     all.push_back({"another place on the host",
                    [i, by](Program& p) { p.instructions[i].host_offset += by; }});
 }

@@ -12,19 +12,21 @@
 #include "engine/allocation_counter.h"
 #include "engine/device/recording_device.h"
 #include "engine/error.h"
-#include "engine/rng.h"
+#include "engine/process.h"
 #include "layers/registry.h"
 #include "memory/policy.h"
 #include "scheduler/session.h"
 #include "tests/support/heap.h"
 #include "tests/support/networks.h"
 #include "tests/support/random_graph.h"
+#include "tests/support/session_run.h"
 
 namespace layup {
 namespace {
 
 using test::build_network;
 using test::parse_network;
+using Run = test::SessionRun;
 
 SessionRequest request_of(std::int64_t batch, const std::string& policy = "none") {
   SessionRequest request;
@@ -36,79 +38,6 @@ SessionRequest request_of(std::int64_t batch, const std::string& policy = "none"
   request.policy = policy;
   return request;
 }
-
-// A session with random batches in both slots.
-class Run {
- public:
-  explicit Run(const GraphDef& def, const SessionRequest& request, Device* device = nullptr,
-               void* arena = nullptr)
-      : own_device_(device == nullptr ? make_cpu_device(DeviceKind::reference) : nullptr),
-        device_(device == nullptr ? *own_device_ : *device),
-        solver_(test::momentum_solver()),
-        plan_(plan_session(def, solver_.get(), request)),
-        session_(device_, plan_, solver_.get(), arena) {
-    session_.initialize(3);
-    test::RandomSource random(5);
-    const PhysicalGraph& graph = plan_.main().physical;
-    const std::int64_t images =
-        num_elements(graph.value(graph.staged_images).spec.shape) / kStagingSlots;
-    for (int slot = 0; slot < kStagingSlots; ++slot) {
-      for (std::int64_t i = 0; i < images; ++i)
-        session_.staged_images(slot)[i] =
-            to_unit_float(static_cast<std::uint32_t>(random.bits() >> 32U));
-      for (std::int64_t i = 0; i < graph.staging_batch; ++i)
-        session_.staged_labels(slot)[i] = static_cast<std::int32_t>(random.below(3));
-    }
-  }
-
-  static StepState state(std::int64_t step) {
-    StepState state;
-    state.step = step;
-    state.seed = 11;
-    state.learning_rate = 0.05F;
-    state.input_slot = static_cast<std::int32_t>(step % kStagingSlots);
-    return state;
-  }
-  StepResult step(ProgramId id, std::int64_t step) { return session_.run(id, state(step)); }
-  // Everything that a run does, in a few steps.
-  void run_all() {
-    for (std::int64_t i = 0; i < 4; ++i) {
-      step(ProgramId::train, i);
-      step(ProgramId::evaluate, i);
-    }
-    step(ProgramId::train_last, 4);
-    step(ProgramId::evaluate_last, 5);
-    step(ProgramId::train, 6);
-  }
-  const PersistentTensor& parameter(const std::string& name) const {
-    for (const PersistentTensor& tensor : session_.parameters())
-      if (tensor.name == name) return tensor;
-    throw std::logic_error("no parameter " + name);
-  }
-  void set(const std::string& name, std::size_t i, float value) {
-    std::vector<float> values = session_.read(parameter(name));
-    values.at(i) = value;
-    session_.write(parameter(name), values);
-  }
-  std::vector<float> all_parameters() const {
-    std::vector<float> values;
-    for (const PersistentTensor& tensor : session_.parameters()) {
-      const std::vector<float> more = session_.read(tensor);
-      values.insert(values.end(), more.begin(), more.end());
-    }
-    return values;
-  }
-  Session& session() { return session_; }
-  const SessionPlan& plan() const { return plan_; }
-  Device& device() { return device_; }
-
- private:
-  std::unique_ptr<Device> own_device_;
-  Device& device_;
-  std::unique_ptr<Solver> solver_;
-  SessionPlan plan_;
-  Session session_;
-};
 
 std::vector<std::pair<std::string, GraphDef>> networks() {
   return {{"small residual", parse_network(test::kSmallResidual)},
@@ -132,6 +61,20 @@ TEST_CASE("session: planned is measured, and nothing is allocated once it is bui
         largest = std::max(largest, program ? program->plan.arena_bytes : 0);
       CHECK(run.plan().planned_peak_bytes == largest);
     }
+}
+
+TEST_CASE("session: the arena is backed with pages before the first step") {
+  // Enough to tell from what else the process allocates meanwhile.
+  const GraphDef def = build_network(R"({"builder": "resnet", "depth": 18})", {3, 64, 64}, 10);
+  SessionRequest request = request_of(8);
+  request.last_batch = request.evaluation_batch = request.last_evaluation_batch = 0;
+  const std::int64_t before = current_rss_bytes();
+  Run run(def, request);
+  const std::int64_t built = current_rss_bytes();
+  CHECK(built - before >= run.plan().planned_peak_bytes);
+  CHECK(run.session().fault_in_ms() > 0);
+  run.step(ProgramId::train, 0);
+  CHECK(current_rss_bytes() - built < run.plan().planned_peak_bytes / 10);
 }
 
 TEST_CASE("session: two threads, nothing allocated either") {

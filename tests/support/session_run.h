@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// A session with random batches in both slots, run program by program.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/rng.h"
+#include "scheduler/session.h"
+#include "tests/support/networks.h"
+#include "tests/support/random_graph.h"
+
+namespace layup::test {
+
+class SessionRun {
+ public:
+  // On a device of the request's kind, or on the one given.
+  SessionRun(const GraphDef& def, const SessionRequest& request, Device* device = nullptr,
+             void* arena = nullptr)
+      : own_device_(device == nullptr ? make_cpu_device(request.device) : nullptr),
+        device_(device == nullptr ? *own_device_ : *device),
+        solver_(momentum_solver()),
+        plan_(plan_session(def, solver_.get(), request)),
+        session_(device_, plan_, solver_.get(), arena) {
+    session_.initialize(3);
+    RandomSource random(5);
+    const PhysicalGraph& graph = plan_.main().physical;
+    const std::int64_t images =
+        num_elements(graph.value(graph.staged_images).spec.shape) / kStagingSlots;
+    for (int slot = 0; slot < kStagingSlots; ++slot) {
+      for (std::int64_t i = 0; i < images; ++i)
+        session_.staged_images(slot)[i] =
+            to_unit_float(static_cast<std::uint32_t>(random.bits() >> 32U));
+      for (std::int64_t i = 0; i < graph.staging_batch; ++i)
+        session_.staged_labels(slot)[i] = static_cast<std::int32_t>(random.below(3));
+    }
+  }
+
+  static StepState state(std::int64_t step) {
+    StepState state;
+    state.step = step;
+    state.seed = 11;
+    state.learning_rate = 0.02F;
+    state.input_slot = static_cast<std::int32_t>(step % kStagingSlots);
+    return state;
+  }
+  StepResult step(ProgramId id, std::int64_t step) { return session_.run(id, state(step)); }
+  // Everything that a run does, in a few steps: its losses.
+  std::vector<float> run_all() {
+    std::vector<float> losses;
+    for (std::int64_t i = 0; i < 2; ++i) losses.push_back(step(ProgramId::train, i).loss);
+    losses.push_back(step(ProgramId::train_last, 2).loss);
+    for (const ProgramId id : {ProgramId::evaluate, ProgramId::evaluate_last})
+      losses.push_back(step(id, 3).loss);
+    return losses;
+  }
+  const PersistentTensor& parameter(const std::string& name) const {
+    for (const PersistentTensor& tensor : session_.parameters())
+      if (tensor.name == name) return tensor;
+    throw std::logic_error("no parameter " + name);
+  }
+  void set(const std::string& name, std::size_t i, float value) {
+    std::vector<float> values = session_.read(parameter(name));
+    values.at(i) = value;
+    session_.write(parameter(name), values);
+  }
+  std::vector<float> all_parameters() const {
+    std::vector<float> values;
+    for (const PersistentTensor& tensor : session_.parameters()) {
+      const std::vector<float> more = session_.read(tensor);
+      values.insert(values.end(), more.begin(), more.end());
+    }
+    return values;
+  }
+  Session& session() { return session_; }
+  const SessionPlan& plan() const { return plan_; }
+  Device& device() { return device_; }
+
+ private:
+  std::unique_ptr<Device> own_device_;
+  Device& device_;
+  std::unique_ptr<Solver> solver_;
+  SessionPlan plan_;
+  Session session_;
+};
+
+}  // namespace layup::test
