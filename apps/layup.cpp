@@ -25,6 +25,8 @@ struct PlanVerb {
     std::optional<MachineProfile> machine;
     if (!line.machine.empty()) machine = read_machine_profile(line.machine);
     CommandLine own = line;
+    if (machine && config.train.kernels.precision == Precision::bf16)
+      throw ConfigError("--machine plans in float32: add --set train.precision=float32");
     if (machine) own.device = "reference";  // what this build has does not matter to the profile
     const RunOptions options = own.run_options();
     if (config.train.batch == 0) choose_batch(config, options, machine ? &*machine : nullptr);

@@ -82,10 +82,10 @@ struct Bench {
                    "predicted ms", "predicted over measured", "same bits"}};
 
   int run() {
-    for (const std::string& name : tiers) {
-      const TierSetup tier = set_up(name);
+    std::vector<TierSetup> all;  // all of them first: a mistake shows before minutes of work
+    for (const std::string& name : tiers) all.push_back(set_up(name));
+    for (const TierSetup& tier : all)
       for (const double percent : percents) run_group(tier, percent);
-    }
     std::cout << table.to_markdown();
     return kExitOk;
   }
@@ -93,11 +93,13 @@ struct Bench {
  private:
   TierSetup set_up(const std::string& name) const {
     CommandLine own = line;
+    own.link.reset();
     if (name.starts_with("file:"))
       own.sets.push_back("memory.spill=" + name);
     else if (name != "host")
       own.link = name;
     TierSetup tier{name, read_config(own.config, own.overrides()), own.run_options(), {}};
+    if (!name.starts_with("file:")) tier.config.memory.spill.clear();
     Messages messages;
     tier.calibration = complete_calibration(tier.config, tier.options, messages);
     if (tier.options.link) limit_copies(tier.calibration, *tier.options.link);
@@ -169,9 +171,9 @@ int main(int argc, char** argv) {
   app.add_option("--percents", bench.percents,
                  "budgets, in percent of what none needs; 0: smallest")
       ->delimiter(',');
-  app.add_option("--tiers", bench.tiers,
-                 "where copies go: host, 10GB/s (host memory behind a paced link), file:FOLDER")
-      ->delimiter(',');
+  app.add_option(
+      "--tiers", bench.tiers,
+      "where copies go: host, 12GB/s,10us (host memory behind a paced link), file:FOLDER");
   app.add_option("--rounds", bench.rounds, "steps of each that count")->check(CLI::PositiveNumber);
   return layup::run_program(app, argc, argv, [&] { return bench.run(); });
 }

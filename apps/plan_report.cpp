@@ -89,6 +89,7 @@ Json plan_to_json(const SessionPlan& session) {
   const LayerCounts layers = count_layers(program);
   Json json;
   json["policy"] = plan.policy;
+  json["requested_policy"] = session.request.policy;
   json["device"] = to_string(session.request.device);
   if (session.request.machine != nullptr) json["machine"] = session.request.machine->name;
   json["batch"] = batch_of(session);
@@ -173,8 +174,10 @@ std::string plans_to_table(const std::vector<SessionPlan>& plans) {
     const ProgramPlan& program = session.main();
     const LayerCounts layers = count_layers(program);
     const StepTimes times = step_times(session);
-    table.add({program.plan.policy, session.feasible ? "yes" : "no",
-               format_bytes(session.planned_peak_bytes),
+    const std::string& asked = session.request.policy;
+    const std::string& chosen = program.plan.policy;
+    table.add({asked == chosen ? chosen : asked + " (" + chosen + ")",
+               session.feasible ? "yes" : "no", format_bytes(session.planned_peak_bytes),
                session.minimum_budget_bytes ? format_bytes(*session.minimum_budget_bytes) : "-",
                format_bytes(session.host_bytes), format_bytes(session.file_bytes),
                std::to_string(layers.keep), std::to_string(layers.offload),

@@ -7,6 +7,7 @@
 
 #include "engine/process.h"
 #include "engine/shape.h"
+#include "memory/policy.h"
 #include "scheduler/calibrate.h"
 #include "scheduler/measure_copies.h"
 
@@ -50,8 +51,9 @@ SessionRequest request_for(const RunConfig& config, const RunOptions& options) {
 }
 
 bool needs_costs(const MemoryOptions& memory) {
-  return memory.policy != "none" && memory.policy != "caffe" &&
-         (memory.policy != "auto" || memory.budget_bytes);
+  if (memory.policy == "auto") return memory.budget_bytes.has_value();
+  const Policy* policy = find_policy(memory.policy.substr(0, memory.policy.find('/')));
+  return policy == nullptr || policy->weighs_costs;
 }
 
 Calibration complete_calibration(const RunConfig& config, const RunOptions& options,
@@ -71,11 +73,11 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
     return calibration;
   const auto start = std::chrono::steady_clock::now();
   const auto device = make_cpu_device(options.device);
-  const int measured = calibrate(
-      program.graph, program.physical, solver, *device, calibration,
-      [&] { return options.stop != nullptr && options.stop->load() != 0; }, lacks_copies);
+  const auto stops = [&] { return options.stop != nullptr && options.stop->load() != 0; };
+  const int measured =
+      calibrate(program.graph, program.physical, solver, *device, calibration, stops, lacks_copies);
   std::string files;
-  if (lacks_file) {
+  if (lacks_file && !stops()) {
     const FileRates rates = measure_file(*device, options.threads, request.spill);
     calibration.file[folder_key(request.spill)] = rates;
     files = " and the file tier (" + per_second(rates.write_bytes_per_s) + " out, " +
@@ -92,14 +94,18 @@ Calibration complete_calibration(const RunConfig& config, const RunOptions& opti
 }
 
 void limit_copies(Calibration& calibration, const LinkPace& link) {
-  if (link.bytes_per_s > 0) {
-    // Most of the time of such a copy is waiting.
-    if (calibration.copy_bytes_per_s > link.bytes_per_s)
-      calibration.interference *= link.bytes_per_s / calibration.copy_bytes_per_s;
+  // Most of the time of a copy on a slower link is waiting.
+  const auto part = [&](double bytes_per_s) {
+    return link.bytes_per_s > 0 && bytes_per_s > 0 ? std::min(1.0, link.bytes_per_s / bytes_per_s)
+                                                   : 1.0;
+  };
+  calibration.interference *= part(calibration.copy_bytes_per_s);
+  for (auto& [folder, rates] : calibration.file)
+    rates.interference *= part(std::min(rates.write_bytes_per_s, rates.read_bytes_per_s));
+  if (link.bytes_per_s > 0)
     calibration.copy_bytes_per_s = calibration.copy_bytes_per_s > 0
                                        ? std::min(calibration.copy_bytes_per_s, link.bytes_per_s)
                                        : link.bytes_per_s;
-  }
   calibration.latency_us = std::max(calibration.latency_us, link.latency_us);
 }
 

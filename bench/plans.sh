@@ -12,4 +12,4 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${1:-$root/build}
 shift || true
 exec "$build/apps/layup-bench" "$root/models/configs/resnet50_64_synthetic.json" \
-  --policies layup,vdnn_conv,sublinear --percents 60,40,0 --tiers host,10GB/s "$@"
+  --policies layup,vdnn_conv,sublinear --percents 60,40,0 --tiers host 10GB/s "$@"

@@ -14,4 +14,4 @@ build=${2:-$root/build}
 shift $(($# < 2 ? $# : 2))
 exec "$build/apps/layup-bench" "$root/models/configs/resnet50_synthetic.json" --batch 16 \
   --policies layup,vdnn_conv,superneurons,sublinear --percents 60,40,0 \
-  --tiers "host,10GB/s,file:$folder" "$@"
+  --tiers host 10GB/s "file:$folder" "$@"

@@ -55,15 +55,23 @@ std::string folder_key(const std::filesystem::path& folder) {
 CostModel cost_of_calibration(const PhysicalGraph& graph, const Calibration& calibration,
                               const std::filesystem::path& spill) {
   CostModel cost = estimate_cost(graph);
-  cost.source = "calibration";
+  std::size_t num_estimated = 0;
   const auto fill = [&](const std::vector<PhysicalOperation>& operations, std::vector<double>& ms) {
     for (std::size_t i = 0; i < operations.size(); ++i) {
       const auto found = calibration.operation_ms.find(operations[i].cost_key);
-      if (found != calibration.operation_ms.end()) ms[i] = found->second;
+      if (found != calibration.operation_ms.end())
+        ms[i] = found->second;
+      else if (!operations[i].writes.empty())
+        ++num_estimated;
     }
   };
   fill(graph.operations, cost.run_ms);
   fill(graph.replays, cost.replay_ms);
+  cost.source = "calibration";
+  if (num_estimated > 0)
+    cost.source += ", " + std::to_string(num_estimated) + " of " +
+                   std::to_string(graph.operations.size() + graph.replays.size()) +
+                   " operations estimated";
   if (calibration.copy_bytes_per_s > 0) {
     cost.offload_bytes_per_s = cost.prefetch_bytes_per_s = calibration.copy_bytes_per_s;
     cost.latency_ms = calibration.latency_us * 1e-3;

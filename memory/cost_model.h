@@ -16,7 +16,7 @@ namespace layup {
 inline constexpr double kMostInterference = 0.95;
 
 struct CostModel {
-  std::string source;              // "profile NAME", "calibration", "estimate"
+  std::string source;              // "profile NAME", "calibration" (and what it lacks), "estimate"
   std::vector<double> run_ms;      // by operation
   std::vector<double> replay_ms;   // by replay
   double offload_bytes_per_s = 0;  // both directions at once

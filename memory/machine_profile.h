@@ -43,8 +43,7 @@ struct MachineProfile {
   double prefetch_ms(std::int64_t bytes) const;
 };
 
-// Throws ConfigError with positions. Keys that it does not know are kept for `layup probe`'s use
-// and not an error when they stand under "calibration".
+// Throws ConfigError with positions. What stands under "calibration" is not read.
 MachineProfile read_machine_profile(const std::filesystem::path& path);
 
 // On a profile a convolution pass has 8 MiB of workspace, whatever this build's kernels need, and

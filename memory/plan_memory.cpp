@@ -52,7 +52,7 @@ constexpr std::size_t kNumSmallFills = 3;
 
 // Scheduling all variants and levels of a larger graph would take longer than about half a second:
 // there the highest level that fits is looked for by bisection.
-constexpr std::int64_t kMostScheduled = 1'000'000;
+constexpr std::int64_t kMostScheduled = 1'100'000;
 
 // A plan without offsets: enough to tell whether it may fit.
 struct Draft {
@@ -63,8 +63,9 @@ struct Draft {
 };
 
 // All plans that a policy offers: variants x levels x fills. What is best is looked for among the
-// same plans in the same order whatever the budget, so that more memory never makes a plan worse,
-// and the smallest budget is exactly the one below which nothing is found.
+// same plans in the same order whatever the budget, so that more memory never makes a plan worse
+// (but by bisection, where a level between two that were tried may be better), and the smallest
+// budget is exactly the one below which nothing is found.
 class Search {
  public:
   Search(const PhysicalGraph& graph, const CostModel& cost, const PlanOptions& options,

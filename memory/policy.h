@@ -61,6 +61,8 @@ struct Policy {
   // Names of variants, those beyond num_variants included. One of them is asked for as
   // "policy/variant"; otherwise only the first num_variants are tried.
   std::vector<std::string> variant_names;
+  // False where it decides by the graph alone: nothing is measured for it.
+  bool weighs_costs = true;
   // Where the published system has more on the device than this engine's kernels read: adds reads
   // to operations of backward. Plans are made of the changed graph, and are plans of the original.
   void (*add_reads)(PhysicalGraph& graph) = nullptr;

@@ -10,7 +10,7 @@ namespace {
 // The copies of one direction: one after the other.
 struct CopyStream {
   double end_ms = 0;        // of all that were given to it
-  double interference = 0;  // of the latest
+  double interference = 0;  // the most of those that are not done
 };
 
 // When `work_ms` of computation that begins at `start_ms` are done, slower while copies run.
@@ -41,7 +41,8 @@ Timeline simulate(const PhysicalGraph& graph, const CostModel& cost,
   CopyStream copy_in;
   const auto copy = [&](CopyStream& stream, const Action& action, double ready_ms, double ms) {
     const double start = std::max(stream.end_ms, ready_ms);
-    stream = {start + ms, cost.interference_of(action.tier)};
+    const double own = cost.interference_of(action.tier);
+    stream = {start + ms, stream.end_ms > compute ? std::max(stream.interference, own) : own};
     copied[index(action.value)] = stream.end_ms;
     timeline.transfer_ms += ms;
     return Interval{start, stream.end_ms};

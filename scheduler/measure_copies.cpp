@@ -17,9 +17,10 @@ constexpr std::int64_t kCopyBytes = std::int64_t{16} << 20;
 constexpr int kNumCopies = 4;  // that take turns: more bytes than caches hold
 constexpr std::int64_t kFileBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kFileCopyBytes = std::int64_t{8} << 20;
-constexpr std::int64_t kWorkBytes = std::int64_t{4} << 20;  // of each thread
-constexpr std::int64_t kBlock = 4096;                       // floats
-constexpr double kRoundMs = 60;                             // of computation, about
+constexpr std::int64_t kBlockBytes = std::int64_t{16} << 10;
+constexpr std::int64_t kWorkBlocks = 256;       // of each thread, at most
+constexpr std::int64_t kMostWorkBlocks = 4096;  // of all
+constexpr double kRoundMs = 60;                 // of computation, about
 constexpr int kRounds = 5;
 
 // Work of all threads on memory that caches hold, as a convolution that is blocked well: a copy
@@ -28,17 +29,16 @@ class Work {
  public:
   Work(Device& device, int threads)
       : device_(device),
-        memory_(device, kWorkBytes * threads),
+        blocks_of_thread_(std::clamp<std::int64_t>(kMostWorkBlocks / threads, 1, kWorkBlocks)),
+        memory_(device, kBlockBytes * blocks_of_thread_ * threads),
         kernel_([this, threads](const KernelArgs&) {
           parallel_for(threads, threads, [this](std::int64_t part, std::int64_t) {
-            auto* numbers = reinterpret_cast<float*>(memory_.at(part * kWorkBytes));
-            constexpr std::int64_t kCount = kWorkBytes / 4;
-            std::int64_t next = 0;
-            for (std::int64_t i = 0; i < blocks_; ++i) {
-              float* block = numbers + next;
+            char* mine = memory_.at(kBlockBytes * blocks_of_thread_ * part);
+            for (std::int64_t i = 0; i < num_blocks_; ++i) {
+              auto* block = reinterpret_cast<float*>(mine + kBlockBytes * (i % blocks_of_thread_));
               for (int round = 0; round < 8; ++round)
-                for (std::int64_t j = 0; j < kBlock; ++j) block[j] = block[j] * 0.999F + 0.5F;
-              next = (next + kBlock) % kCount;
+                for (std::int64_t j = 0; j < kBlockBytes / 4; ++j)
+                  block[j] = block[j] * 0.999F + 0.5F;
             }
           });
         }) {}
@@ -57,16 +57,16 @@ class Work {
       std::vector<double> times;
       for (const TimeSpan& span : spans) times.push_back(length_ms(span));
       factor = ms / std::max(median(times), 1e-4);
-      blocks_ = std::max<std::int64_t>(
-          1, std::llround(static_cast<double>(blocks_) * std::clamp(factor, 0.1, 10.0)));
+      num_blocks_ = std::max<std::int64_t>(
+          1, std::llround(static_cast<double>(num_blocks_) * std::clamp(factor, 0.1, 10.0)));
     }
   }
 
  private:
   Device& device_;
+  std::int64_t blocks_of_thread_;
   DeviceBlock memory_;
-  std::int64_t blocks_ = 100;  // that each thread works on in one run
-  std::array<std::array<float, 128>, 64> sums_{};
+  std::int64_t num_blocks_ = 100;  // that each thread works on in one run
   Kernel kernel_;
 };
 
@@ -76,7 +76,7 @@ struct BesideWork {
 };
 
 // `issue` puts one copy of `bytes` on copy_out. As in a step, each copy begins when a kernel is
-// done and runs beside the next ones; what it takes from them is how much later the last one ends.
+// done and runs beside the next one; what it takes from them is how much later the last one ends.
 BesideWork measure_beside_work(Device& device, int threads, std::int64_t bytes,
                                const std::function<void(TimeSpan*)>& issue) {
   std::vector<double> quiet_ms;
@@ -89,14 +89,14 @@ BesideWork measure_beside_work(Device& device, int threads, std::int64_t bytes,
   Work work(device, threads);
   const double work_ms = std::max(2 * median(quiet_ms), 0.5);
   work.settle(work_ms);
-  const auto count = static_cast<std::size_t>(std::clamp(kRoundMs / work_ms, 4.0, 200.0));
+  const auto count = static_cast<std::size_t>(std::clamp(kRoundMs / work_ms, 6.0, 200.0));
   std::vector<TimeSpan> works(count);
-  std::vector<TimeSpan> copies(count);
-  device.reserve(1, static_cast<std::int64_t>(2 * count));
+  std::vector<TimeSpan> copies(count - 1);
+  device.reserve(1, static_cast<std::int64_t>(4 * count));
   const auto run = [&](bool with_copies) {
     for (std::size_t i = 0; i < count; ++i) {
       work.launch(&works[i]);
-      if (!with_copies) continue;
+      if (!with_copies || i + 1 == count) continue;  // nothing runs beside the last one's
       device.record(StreamId::compute, EventId{0});
       device.wait(StreamId::copy_out, EventId{0});
       issue(&copies[i]);
@@ -115,9 +115,10 @@ BesideWork measure_beside_work(Device& device, int threads, std::int64_t bytes,
     copies_ms.push_back(sum);
   }
   // Whatever else the machine does makes work slower, never faster.
-  const double late_ms = median(beside_ms) - *std::min_element(alone_ms.begin(), alone_ms.end());
+  const double late_ms = *std::min_element(beside_ms.begin(), beside_ms.end()) -
+                         *std::min_element(alone_ms.begin(), alone_ms.end());
   const double copied_ms = median(copies_ms);
-  return {static_cast<double>(bytes) * static_cast<double>(count) / copied_ms * 1e3,
+  return {static_cast<double>(bytes) * static_cast<double>(copies.size()) / copied_ms * 1e3,
           std::clamp(late_ms / copied_ms, 0.0, kMostInterference)};
 }
 
@@ -164,6 +165,7 @@ FileRates measure_file(Device& device, int threads, const std::filesystem::path&
     };
   };
   const auto write_whole = copy(IoDirection::write, kFileCopyBytes);
+  device.reserve(0, kFileBytes / kFileCopyBytes);
   for (std::int64_t i = 0; i < kFileBytes / kFileCopyBytes; ++i) write_whole(nullptr);
   device.synchronize();
   const BesideWork out = measure_beside_work(device, threads, kFileCopyBytes, write_whole);

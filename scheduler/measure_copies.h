@@ -8,7 +8,8 @@
 
 namespace layup {
 
-// Copies to the host tier. Fills copy_bytes_per_s, latency_us and interference. Takes 128 MiB.
+// Copies to the host tier. Fills copy_bytes_per_s, latency_us and interference. Takes 128 MiB, and
+// up to 64 MiB for the work beside them.
 void measure_copies(Device& device, Calibration& calibration);
 
 // The file tier in `folder`: large copies to a file of 256 MiB that has been written before, as in

@@ -231,6 +231,7 @@ TEST_CASE("spill: costs of the file count, and it never makes a plan worse") {
   std::int64_t in_file = std::numeric_limits<std::int64_t>::max();
   for (const double bytes_per_s : {1e12, 1e8, 1e5}) {
     program.cost.file = {bytes_per_s, bytes_per_s, 1};
+    program.cost.file.interference = 0.2;
     const PlanResult with = plan_memory(program.physical, program.cost, options);
     INFO("file of " << bytes_per_s << " bytes per s");
     CHECK(with.feasible);

@@ -5,7 +5,8 @@
 #
 #   build/           release, all tests but the slow ones
 #   build-asan/      AddressSanitizer and UndefinedBehaviorSanitizer, suite asan
-#   build-tsan/      ThreadSanitizer, suite tsan (libgomp is not instrumented: built without OpenMP)
+#   build-tsan/      ThreadSanitizer, suite tsan (libgomp is not instrumented: built without OpenMP,
+#                    and oneDNN has one thread)
 #   build-teaching/  -Dteaching=true: the library, the programs and suite teaching
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
@@ -93,11 +94,11 @@ test_asan() {
 
 test_tsan() {
   step "configure build-tsan" configure build-tsan "${sanitizer_options[@]}" \
-    -Db_sanitize=thread -Dopenmp=disabled -Donednn=disabled || return
+    -Db_sanitize=thread -Dopenmp=disabled || return
   if setarch "$(uname -m)" -R true 2>/dev/null; then
     without_aslr=(setarch "$(uname -m)" -R)
   fi
-  TSAN_OPTIONS=halt_on_error=1:abort_on_error=1:second_deadlock_stack=1 \
+  TSAN_OPTIONS=halt_on_error=1:abort_on_error=1:second_deadlock_stack=1 OMP_NUM_THREADS=1 \
     run_tests build-tsan --suite tsan --timeout-multiplier 10
   without_aslr=()
 }

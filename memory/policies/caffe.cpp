@@ -48,6 +48,7 @@ Policy caffe_policy() {
   Policy policy;
   policy.name = "caffe";
   policy.summary = "a data and a gradient buffer for every tensor (for accounting)";
+  policy.weighs_costs = false;
   policy.decide = decide;
   return policy;
 }

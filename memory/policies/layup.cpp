@@ -106,7 +106,8 @@ Retention choose(const PolicyInput& input, ValueId value, Variant variant, doubl
   if (input.uses.at(value).replay < 0 || (forks_go && fork) || variant == all_offloaded ||
       variant == all_offloaded_dropping)
     return Retention::offload;
-  const bool goes_beside = variant == hidden_offloaded || variant == cheapest_dropped;
+  const bool goes_beside = (variant == hidden_offloaded || variant == cheapest_dropped) &&
+                           input.host_budget_bytes.value_or(1) > 0;
   if (goes_beside && link.would_hide(now_ms, transfer_ms))
     return chain_ms < input.cost.load_ms(input.graph.value(value).bytes) ? Retention::recompute
                                                                          : Retention::offload;

@@ -8,6 +8,7 @@ Policy none_policy() {
   Policy policy;
   policy.name = "none";
   policy.summary = "everything stays on the device";
+  policy.weighs_costs = false;
   policy.decide = [](const PolicyInput& input, int /*variant*/, int /*level*/) {
     Decisions decisions;
     decisions.retention = keep_candidates(input);

@@ -47,13 +47,15 @@ class SessionRun {
     return state;
   }
   StepResult step(ProgramId id, std::int64_t step) { return session_.run(id, state(step)); }
-  // Everything that a run does, in a few steps: its losses.
+  // Everything that a run does, in a few steps, from program to program: its losses.
   std::vector<float> run_all() {
     std::vector<float> losses;
-    for (std::int64_t i = 0; i < 2; ++i) losses.push_back(step(ProgramId::train, i).loss);
-    losses.push_back(step(ProgramId::train_last, 2).loss);
-    for (const ProgramId id : {ProgramId::evaluate, ProgramId::evaluate_last})
-      losses.push_back(step(id, 3).loss);
+    for (const auto& [id, number] :
+         {std::pair{ProgramId::train, 0}, std::pair{ProgramId::evaluate, 0},
+          std::pair{ProgramId::train, 1}, std::pair{ProgramId::train_last, 2},
+          std::pair{ProgramId::evaluate, 3}, std::pair{ProgramId::evaluate_last, 3},
+          std::pair{ProgramId::train, 4}})
+      losses.push_back(step(id, number).loss);
     return losses;
   }
   const PersistentTensor& parameter(const std::string& name) const {
