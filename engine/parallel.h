@@ -28,11 +28,32 @@ void parallel_for(int threads, std::int64_t count, const Body& body) {
     body(count * part / parts, count * (part + 1) / parts);
 }
 
-// Makes the calling thread's team of threads, which allocates; libraries that it calls use as many.
-inline void warm_up_threads(int threads) {
+// Calls body() once in every thread of the calling thread's team but the calling one.
+template <typename Body>
+void in_other_threads_of_team([[maybe_unused]] int threads, [[maybe_unused]] const Body& body) {
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads)
+  if (omp_get_thread_num() != 0) body();
+#endif
+}
+
+// How many threads a library that uses OpenMP takes when the calling thread calls it.
+inline int library_threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+inline void set_library_threads([[maybe_unused]] int threads) {
 #ifdef _OPENMP
   omp_set_num_threads(threads);
 #endif
+}
+
+// Makes the calling thread's team of threads, which allocates; libraries that it calls use as many.
+inline void warm_up_threads(int threads) {
+  set_library_threads(threads);
   parallel_for(threads, threads, [](std::int64_t, std::int64_t) {});
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/cpu/onednn.h"
 
-#include <omp.h>
-
 #include <algorithm>
 
 #include "engine/call_pool.h"
 #include "engine/error.h"
+#include "engine/parallel.h"
 #include "layers/cpu/cpu_layer.h"
 
 namespace layup::cpu {
@@ -19,8 +18,7 @@ void enter_pool_in_team(int threads) {
   thread_local int entered = 0;
   if (threads == 1 || entered >= threads) return;
   entered = threads;
-#pragma omp parallel num_threads(threads)
-  if (omp_get_thread_num() != 0) call_pool::enter_for_good();
+  in_other_threads_of_team(threads, [] { call_pool::enter_for_good(); });
 }
 
 // Row by row without gaps; strides of dimensions of size 1 say nothing.
@@ -58,7 +56,7 @@ class PrimitiveRun {
   }
 
   void run(const KernelArgs& args) {
-    omp_set_num_threads(threads_);
+    set_library_threads(threads_);
     enter_pool_in_team(threads_);
     const call_pool::Scope scope;
     for (std::size_t i = 0; i < from_.size(); ++i) {
@@ -163,10 +161,8 @@ Layout to_layout(const memory::desc& desc) {
   return layout;
 }
 
-ThreadScope::ThreadScope(int threads) : before_(omp_get_max_threads()) {
-  omp_set_num_threads(threads);
-}
-ThreadScope::~ThreadScope() { omp_set_num_threads(before_); }
+ThreadScope::ThreadScope(int threads) : before_(library_threads()) { set_library_threads(threads); }
+ThreadScope::~ThreadScope() { set_library_threads(before_); }
 
 Kernel primitive_kernel(const dnnl::primitive& primitive, const std::vector<Argument>& arguments,
                         int threads) {
