@@ -14,15 +14,14 @@
 
 namespace layup {
 
-enum ExitCode : int {
-  kExitOk = 0,
-  kExitUsage = 2,  // command line, configuration, network
-  kExitData = 3,
-  kExitDoesNotFit = 4,
-  kExitDiverged = 5,
-  kExitDevice = 6,
-  kExitInternal = 70,
-};
+// Exit codes.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitUsage = 2;  // command line, configuration, network
+inline constexpr int kExitData = 3;
+inline constexpr int kExitDoesNotFit = 4;
+inline constexpr int kExitDiverged = 5;
+inline constexpr int kExitDevice = 6;
+inline constexpr int kExitInternal = 70;
 
 // Options as they stand on the command line; empty means not given.
 struct CommandLine {
