@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/rng.h"
 #include "scheduler/session.h"
 #include "tests/support/networks.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/training_run.h"
 
 namespace layup::test {
 
@@ -26,16 +25,7 @@ class SessionRun {
         session_(device_, plan_, solver_.get(), arena) {
     session_.initialize(3);
     RandomSource random(5);
-    const PhysicalGraph& graph = plan_.main().physical;
-    const std::int64_t images =
-        num_elements(graph.value(graph.staged_images).spec.shape) / kStagingSlots;
-    for (int slot = 0; slot < kStagingSlots; ++slot) {
-      for (std::int64_t i = 0; i < images; ++i)
-        session_.staged_images(slot)[i] =
-            to_unit_float(static_cast<std::uint32_t>(random.bits() >> 32U));
-      for (std::int64_t i = 0; i < graph.staging_batch; ++i)
-        session_.staged_labels(slot)[i] = static_cast<std::int32_t>(random.below(3));
-    }
+    for (int slot = 0; slot < kStagingSlots; ++slot) fill_slot(session_, slot, 3, random);
   }
 
   static StepState state(std::int64_t step) {
@@ -68,14 +58,7 @@ class SessionRun {
     values.at(i) = value;
     session_.write(parameter(name), values);
   }
-  std::vector<float> all_parameters() const {
-    std::vector<float> values;
-    for (const PersistentTensor& tensor : session_.parameters()) {
-      const std::vector<float> more = session_.read(tensor);
-      values.insert(values.end(), more.begin(), more.end());
-    }
-    return values;
-  }
+  std::vector<float> all_parameters() const { return test::all_parameters(session_); }
   Session& session() { return session_; }
   const SessionPlan& plan() const { return plan_; }
   Device& device() { return device_; }

@@ -56,17 +56,29 @@ TrainingRun::TrainingRun(const TrainingCase& training, std::unique_ptr<Solver> s
   session_->initialize(3);
 }
 
-void TrainingRun::stage(std::int64_t step) {
-  const PhysicalGraph& graph = plan_->main().physical;
+void fill_slot(Session& session, int slot, std::int64_t classes, RandomSource& random) {
+  const PhysicalGraph& graph = session.plan().main().physical;
   const std::int64_t images =
       num_elements(graph.value(graph.staged_images).spec.shape) / kStagingSlots;
-  const auto slot = static_cast<int>(step % kStagingSlots);
-  RandomSource random(mix(static_cast<std::uint64_t>(step) + 17));
   for (std::int64_t i = 0; i < images; ++i)
-    session_->staged_images(slot)[i] =
+    session.staged_images(slot)[i] =
         to_unit_float(static_cast<std::uint32_t>(random.bits() >> 32U));
   for (std::int64_t i = 0; i < graph.staging_batch; ++i)
-    session_->staged_labels(slot)[i] = static_cast<std::int32_t>(random.below(classes_));
+    session.staged_labels(slot)[i] = static_cast<std::int32_t>(random.below(classes));
+}
+
+std::vector<float> all_parameters(const Session& session) {
+  std::vector<float> values;
+  for (const PersistentTensor& tensor : session.parameters()) {
+    const std::vector<float> more = session.read(tensor);
+    values.insert(values.end(), more.begin(), more.end());
+  }
+  return values;
+}
+
+void TrainingRun::stage(std::int64_t step) {
+  RandomSource random(mix(static_cast<std::uint64_t>(step) + 17));
+  fill_slot(*session_, static_cast<int>(step % kStagingSlots), classes_, random);
 }
 
 StepState TrainingRun::state(std::int64_t step) const {
@@ -89,15 +101,6 @@ StepResult TrainingRun::step(std::int64_t step, std::int64_t count) {
 
 void TrainingRun::train(std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) step(i, plan_->request.batch);
-}
-
-std::vector<float> TrainingRun::all_parameters() const {
-  std::vector<float> values;
-  for (const PersistentTensor& tensor : session_->parameters()) {
-    const std::vector<float> more = session_->read(tensor);
-    values.insert(values.end(), more.begin(), more.end());
-  }
-  return values;
 }
 
 }  // namespace layup::test

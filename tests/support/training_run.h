@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler/session.h"
+#include "tests/support/random_graph.h"
 
 namespace layup::test {
 
@@ -26,6 +27,10 @@ SessionRequest training_request(const TrainingCase& training, const std::string&
 // Puts a plan of one program in the place of the one that it has. Throws PlanError if a validator
 // refuses it.
 void replace_plan(SessionPlan& session, ProgramId id, const MemoryPlan& plan);
+
+// A random batch, with labels below `classes`.
+void fill_slot(Session& session, int slot, std::int64_t classes, RandomSource& random);
+std::vector<float> all_parameters(const Session& session);
 
 // A planned session on a device of its own, of the request's kind (or the one given). The batch of
 // a step is a pure function of the number of the step, so that runs can stop and go on.
@@ -49,7 +54,7 @@ class TrainingRun {
   Session& session() { return *session_; }
   const SessionPlan& plan() const { return *plan_; }
   const Solver& solver() const { return *solver_; }
-  std::vector<float> all_parameters() const;
+  std::vector<float> all_parameters() const { return test::all_parameters(*session_); }
 
  private:
   std::int64_t classes_;
