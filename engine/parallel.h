@@ -28,6 +28,36 @@ void parallel_for(int threads, std::int64_t count, const Body& body) {
     body(count * part / parts, count * (part + 1) / parts);
 }
 
+// One of the threads that run a body together.
+struct TeamMember {
+  int number = 0;
+  int num_members = 1;
+
+  // The member's contiguous part of [0, count): from begin_of(count) to end_of(count).
+  std::int64_t begin_of(std::int64_t count) const { return count * number / num_members; }
+  std::int64_t end_of(std::int64_t count) const { return count * (number + 1) / num_members; }
+  // Returns when all members have called it.
+  void wait_for_all() const {
+#ifdef _OPENMP
+#pragma omp barrier
+#endif
+  }
+};
+
+// Calls body(member) once in each of `threads` threads at the same time: for work in steps that
+// wait for each other, where starting anew for each of them would take too long.
+template <typename Body>
+void as_team([[maybe_unused]] int threads, const Body& body) {
+#ifdef _OPENMP
+  if (threads > 1) {  // libgomp allocates for a team of one, too
+#pragma omp parallel num_threads(threads)
+    body(TeamMember{omp_get_thread_num(), omp_get_num_threads()});
+    return;
+  }
+#endif
+  body(TeamMember{});
+}
+
 // Calls body() once in every thread of the calling thread's team but the calling one.
 template <typename Body>
 void in_other_threads_of_team([[maybe_unused]] int threads, [[maybe_unused]] const Body& body) {

@@ -63,6 +63,15 @@ const char* const kBranches = R"({"name": "branches", "input": {"shape": [3, 12,
   {"name": "aux_loss", "type": "softmax_cross_entropy", "inputs": ["aux"], "weight": 0.3,
    "training_only": true}]})";
 
+// The first batch norm makes gradients of its parameters alone, the second all that it has.
+const char* const kNormalisedImage = R"({"name": "normalised image", "input": {"shape": [3, 9, 7]},
+  "layers": [
+  {"name": "first", "type": "batch_norm"},
+  {"name": "conv", "type": "conv2d", "out_channels": 20, "kernel": 3},
+  {"name": "second", "type": "batch_norm"},
+  {"name": "fc", "type": "linear", "out_features": 10},
+  {"name": "loss", "type": "softmax_cross_entropy"}]})";
+
 // Fused and blocked in different ways: partial blocks of channels, bottlenecks with shortcuts that
 // are projections, Winograd, a plain image of three channels.
 std::vector<Network> networks() {
@@ -73,7 +82,8 @@ std::vector<Network> networks() {
                          {3, 16, 16}, 10)},
           {"resnet of bottlenecks",
            build_network(R"({"builder": "resnet", "blocks": [1, 1, 1, 1]})", {3, 96, 96}, 10)},
-          {"branches", parse_network(kBranches)}};
+          {"branches", parse_network(kBranches)},
+          {"normalised image", parse_network(kNormalisedImage)}};
 }
 
 TEST_CASE("cpu device: planned is measured, and nothing is allocated once it is built") {
@@ -105,6 +115,22 @@ TEST_CASE("cpu device: fused and blocked operations are chosen") {
   CHECK(num_relu == 9);      // the stem and two in each of four blocks
   CHECK(num_add_relu == 3);  // one in each block but the last, whose relu saves a mask
   CHECK(num_winograd > 0);
+}
+
+TEST_CASE("cpu device: a batch norm makes all its gradients at once where all are wanted") {
+  if (!has_device(DeviceKind::cpu)) return;
+  const auto backward_of = [&](const GraphDef& def) {
+    const SessionPlan plan =
+        plan_session(def, test::momentum_solver().get(), request_of(4, "none"));
+    std::vector<std::string> found;
+    for (const PhysicalOperation& op : plan.main().physical.operations)
+      if (op.name.find("backward") != std::string::npos && op.cost_key.starts_with("batch_norm"))
+        found.push_back(op.name + " x" + std::to_string(op.writes.size()));
+    return found;
+  };
+  CHECK(backward_of(parse_network(kNormalisedImage)) ==
+        std::vector<std::string>{"second backward x3", "first backward_params x3"});
+  CHECK(backward_of(networks()[3].def).size() == 17);  // one for each batch norm
 }
 
 TEST_CASE("cpu device: what comes in blocks goes on in blocks") {

@@ -114,6 +114,7 @@ void describe_costs(const Graph& graph, const PhysicalGraph& physical, PhysicalO
   }
   const Node& node = graph.node(op.node);
   op.flops = node.info.pass(op.pass).flops;
+  if (op.all_gradients) op.flops += node.info.pass(Pass::backward_params).flops;
   op.cost_key = node.type + " " + to_string(op.pass) + " " + node.layer->params().dump();
   for (const TensorSpec& input : graph.input_specs(node)) op.cost_key += " " + to_string(input);
   op.cost_kind = node.info.cost_kind;

@@ -30,8 +30,7 @@ void forward_plane(const AveragePool& pool, const float* x, float* y) {
         for (Index w = columns.begin; w < columns.end; ++w)
           sum += V::widen(V::load(x + (h * s.width + w) * kBlock));
       const double divisor = average_divisor(s, rows, columns, pool.count_include_pad);
-      V::store(y + (p * s.out_width + q) * kBlock,
-               __builtin_convertvector(sum / divisor, typename V::Float));
+      V::store(y + (p * s.out_width + q) * kBlock, V::narrow(sum / divisor));
     }
 }
 

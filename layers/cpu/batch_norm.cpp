@@ -50,36 +50,31 @@ struct Affine {
   }
 };
 
-// Blocks are done one after the other, sample by sample, while they are in the cache, if every
-// thread gets enough of them; otherwise phase by phase over all samples and blocks.
-bool by_block(const Settings& s) {
-  return s.threads == 1 || s.image.blocks >= 4 * s.threads || s.image.blocks % s.threads == 0;
-}
-
-// Runs `partial(block, n)` for all samples, then `finish(block)`, then `apply(block, n)`.
-template <typename Partial, typename Finish, typename Apply>
-void run_phases(const Settings& s, const Partial& partial, const Finish& finish,
-                const Apply& apply) {
+// Calls first(block, n) for all samples of a block, then finish(block), then second(block, n): for
+// a few blocks at a time, so that what a thread has read in the first pass (`operands` images) is
+// still in its cache in the second, most of all what it read last. A thread has the same samples
+// in both passes, and mostly those that a convolution gives it.
+template <typename First, typename Finish, typename Second>
+void run_phases(const Settings& s, Index bytes_per_element, const First& first,
+                const Finish& finish, const Second& second) {
+  constexpr Index kCacheBytes = 512 << 10;  // half of a usual L2 cache
   const Index blocks = s.image.blocks;
   const Index batch = s.image.batch;
-  if (by_block(s)) {
-    parallel_for(s.threads, blocks, [&](Index begin, Index end) {
-      for (Index block = begin; block < end; ++block) {
-        for (Index n = 0; n < batch; ++n) partial(block, n);
-        finish(block);
-        for (Index n = 0; n < batch; ++n) apply(block, n);
-      }
-    });
-    return;
-  }
-  const auto over_all = [&](const auto& body) {
-    parallel_for(s.threads, blocks * batch, [&](Index begin, Index end) {
-      for (Index i = begin; i < end; ++i) body(i / batch, i % batch);
-    });
-  };
-  over_all(partial);
-  for (Index block = 0; block < blocks; ++block) finish(block);
-  over_all(apply);
+  const Index block_bytes =
+      s.count() * s.image.channels / blocks * bytes_per_element / s.threads + 1;
+  const Index at_once = std::max<Index>(1, kCacheBytes / block_bytes);
+  as_team(s.threads, [&](const TeamMember& member) {
+    for (Index done = 0; done < blocks; done += at_once) {
+      const Index count = std::min(at_once, blocks - done);
+      const Index begin = member.begin_of(count * batch);
+      const Index end = member.end_of(count * batch);
+      for (Index i = begin; i < end; ++i) first(done + i % count, i / count);
+      member.wait_for_all();
+      for (Index i = member.begin_of(count); i < member.end_of(count); ++i) finish(done + i);
+      member.wait_for_all();
+      for (Index i = end; i-- > begin;) second(done + i % count, i / count);
+    }
+  });
 }
 
 // Two sums per channel, sample and block.
@@ -88,20 +83,34 @@ struct Partials {
   typename Vectors<kBlock>::Double first, second;
 };
 
-// The sums over a sample's pixels of what `terms(pixel, first, second)` adds: in float over a few
-// pixels, which is as exact as the terms are, and then in double.
+// The sums over a sample's pixels of what `terms(pixel, first, second)` adds: in float over a run
+// of pixels, in chains of a few that do not wait for each other, and then in double. A chain is so
+// short that its sum is about as exact as the terms are.
 template <int kBlock, typename Terms>
 Partials<kBlock> sum_pixels(Index pixels, const Terms& terms) {
-  using V = Vectors<kBlock>;
-  constexpr Index kRun = 8;
+  using Float = typename Vectors<kBlock>::Float;
+  constexpr Index kChains = 4;
+  constexpr Index kRun = 8 * kChains;
   Partials<kBlock> sums{};
-  for (Index begin = 0; begin < pixels; begin += kRun) {
-    const Index end = std::min(begin + kRun, pixels);
-    typename V::Float first{};
-    typename V::Float second{};
-    for (Index i = begin; i < end; ++i) terms(i, first, second);
-    sums.first += V::widen(first);
-    sums.second += V::widen(second);
+  const auto add = [&](const Float& first, const Float& second) {
+    sums.first += Vectors<kBlock>::widen(first);
+    sums.second += Vectors<kBlock>::widen(second);
+  };
+  Index i = 0;
+  for (; i + kRun <= pixels; i += kRun) {
+    Float first[kChains]{};
+    Float second[kChains]{};
+    for (Index k = i; k < i + kRun; k += kChains)
+      for (Index chain = 0; chain < kChains; ++chain) terms(k + chain, first[chain], second[chain]);
+    add((first[0] + first[1]) + (first[2] + first[3]),
+        (second[0] + second[1]) + (second[2] + second[3]));
+  }
+  while (i < pixels) {
+    Float first{};
+    Float second{};
+    for (const Index end = std::min(i + kRun / kChains, pixels); i < end; ++i)
+      terms(i, first, second);
+    add(first, second);
   }
   return sums;
 }
@@ -178,7 +187,7 @@ void forward(const Settings& s, const KernelArgs& args) {
         running[k][c] = static_cast<float>((1 - s.momentum) * running[k][c] + s.momentum * news[k]);
     }
   };
-  run_phases(s, partial, finish, [&](Index block, Index n) {
+  run_phases(s, sizeof(T), partial, finish, [&](Index block, Index n) {
     const Affine<kBlock> affine(s, block, mean, inv_std, weight, bias);
     normalize_rows(s, affine, s.image.template offset<kBlock>(n, block), x, other, y);
   });
@@ -205,29 +214,61 @@ void apply_saved(const Settings& s, const KernelArgs& args, bool is_variance) {
   });
 }
 
-// The sums that both gradients need. dy counts only where the relu let y through.
+// What a backward operation makes: gradients of parameters, of the image, or both.
+struct Wanted {
+  bool params, image, relu;
+};
+
+// Its operands (see layers/cpu/fuse.h).
+template <typename T>
+struct Backward {
+  const T *x, *dy;
+  const float *weight, *bias, *mean, *inv_std;  // weight and bias: any numbers where none are read
+  T* dx = nullptr;
+  float *dweight = nullptr, *dbias = nullptr, *carry = nullptr;
+  const float *sum_dy, *sum_dy_x_hat;  // what the gradient of the image is made from
+
+  Backward(const Settings& s, const Wanted& wanted, const KernelArgs& args)
+      : x(args.read<T>(0)), dy(args.read<T>(1)) {
+    int next = 2;
+    weight = wanted.relu || wanted.image ? args.read(next++) : nullptr;
+    bias = wanted.relu ? args.read(next++) : nullptr;
+    mean = args.read(next++);
+    inv_std = args.read(next++);
+    if (weight == nullptr) weight = inv_std;
+    if (bias == nullptr) bias = mean;
+    if (wanted.image) dx = args.write<T>(0);
+    if (wanted.params) {
+      const int first = wanted.image ? 1 : 0;
+      dweight = args.write(first);
+      dbias = args.write(first + 1);
+      if (!wanted.image) carry = args.write(first + 2);
+    }
+    const float* carried = wanted.params ? carry : args.read(next);
+    sum_dy = wanted.params ? dbias : carried;
+    sum_dy_x_hat = wanted.params ? dweight : carried + s.image.channels;
+  }
+};
+
+// dy counts only where the relu let y through.
 template <int kBlock, typename T, bool kRelu>
-void param_gradients(const Settings& s, const KernelArgs& args) {
+void backward(const Settings& s, const Backward<T>& op, void* workspace) {
   using V = Vectors<kBlock>;
-  const T* x = args.read<T>(0);
-  const T* dy = args.read<T>(1);
-  const float* mean = args.read(kRelu ? 4 : 2);
-  const float* inv_std = args.read(kRelu ? 5 : 3);
-  const float* weight = kRelu ? args.read(2) : inv_std;
-  const float* bias = kRelu ? args.read(3) : mean;
-  float* dweight = args.write(0);
-  float* dbias = args.write(1);
-  float* carry = args.write(2);
-  auto* partials = static_cast<Partials<kBlock>*>(args.workspace);
+  auto* partials = static_cast<Partials<kBlock>*>(workspace);
   const Index batch = s.image.batch;
-  const auto partial = [&](Index block, Index n) {
+  const Index channels = s.image.channels;
+  const auto passed = [](const Affine<kBlock>& affine, const typename V::Float& value,
+                         const typename V::Float& upstream) {
+    if constexpr (kRelu) return affine(value) <= 0.0F ? typename V::Float{} : upstream;
+    return upstream;
+  };
+  const auto sum_up = [&](Index block, Index n) {
     const Index offset = s.image.template offset<kBlock>(n, block);
-    const Affine<kBlock> affine(s, block, mean, inv_std, weight, bias);
+    const Affine<kBlock> affine(s, block, op.mean, op.inv_std, op.weight, op.bias);
     partials[block * batch + n] =
         sum_pixels<kBlock>(s.image.pixels, [&](Index i, auto& first, auto& second) {
-          const auto value = V::load(x + offset + i * kBlock);
-          auto slope = V::load(dy + offset + i * kBlock);
-          if constexpr (kRelu) slope = affine(value) <= 0.0F ? typename V::Float{} : slope;
+          const auto value = V::load(op.x + offset + i * kBlock);
+          const auto slope = passed(affine, value, V::load(op.dy + offset + i * kBlock));
           first += slope;
           second += slope * (value - affine.mean);
         });
@@ -236,43 +277,35 @@ void param_gradients(const Settings& s, const KernelArgs& args) {
     const Partials<kBlock> total = total_of(partials + block * batch, batch);
     for (int lane = 0; lane < kBlock; ++lane) {
       const Index c = block * kBlock + lane;
-      if (c >= s.image.channels) break;
-      dbias[c] = carry[c] = static_cast<float>(total.first[lane]);
-      dweight[c] = carry[s.image.channels + c] =
-          static_cast<float>(total.second[lane] * inv_std[c]);
+      if (c >= channels) break;
+      op.dbias[c] = static_cast<float>(total.first[lane]);
+      op.dweight[c] = static_cast<float>(total.second[lane] * op.inv_std[c]);
+      if (op.carry == nullptr) continue;
+      op.carry[c] = op.dbias[c];
+      op.carry[channels + c] = op.dweight[c];
     }
   };
-  run_phases(s, partial, finish, [](Index, Index) {});
-}
-
-template <int kBlock, typename T, bool kRelu>
-void data_gradient(const Settings& s, const KernelArgs& args) {
-  using V = Vectors<kBlock>;
-  const T* x = args.read<T>(0);
-  const T* dy = args.read<T>(1);
-  const float* weight = args.read(2);
-  const float* mean = args.read(kRelu ? 4 : 3);
-  const float* inv_std = args.read(kRelu ? 5 : 4);
-  const float* bias = kRelu ? args.read(3) : mean;
-  const float* carry = args.read(kRelu ? 6 : 5);
-  T* dx = args.write<T>(0);
-  const auto count = static_cast<float>(s.count());
-  parallel_for(s.threads, s.image.blocks * s.image.batch, [&](Index begin, Index end) {
-    for (Index part = begin; part < end; ++part) {
-      const Index block = part % s.image.blocks;
-      const Index offset = s.image.template offset<kBlock>(part / s.image.blocks, block);
-      const Affine<kBlock> affine(s, block, mean, inv_std, weight, bias);
-      const Index channels = s.image.channels;
-      const auto mean_dy = load_channels<kBlock>(carry, block, channels) / count;
-      const auto slope = load_channels<kBlock>(carry + channels, block, channels) / count *
-                         load_channels<kBlock>(inv_std, block, channels);
-      for (Index i = offset; i < offset + s.image.pixels * kBlock; i += kBlock) {
-        const auto value = V::load(x + i);
-        auto upstream = V::load(dy + i);
-        if constexpr (kRelu) upstream = affine(value) <= 0.0F ? typename V::Float{} : upstream;
-        V::store(dx + i, (upstream - mean_dy - (value - affine.mean) * slope) * affine.scale);
-      }
+  const auto image = [&](Index block, Index n) {
+    const Index offset = s.image.template offset<kBlock>(n, block);
+    const Affine<kBlock> affine(s, block, op.mean, op.inv_std, op.weight, op.bias);
+    const auto count = static_cast<float>(s.count());
+    const auto mean_dy = load_channels<kBlock>(op.sum_dy, block, channels) / count;
+    const auto slope = load_channels<kBlock>(op.sum_dy_x_hat, block, channels) / count *
+                       load_channels<kBlock>(op.inv_std, block, channels);
+    for (Index i = offset; i < offset + s.image.pixels * kBlock; i += kBlock) {
+      const auto value = V::load(op.x + i);
+      const auto upstream = passed(affine, value, V::load(op.dy + i));
+      V::store(op.dx + i, (upstream - mean_dy - (value - affine.mean) * slope) * affine.scale);
     }
+  };
+  if (op.dweight != nullptr) {
+    run_phases(s, 2 * sizeof(T), sum_up, finish, [&](Index block, Index n) {
+      if (op.dx != nullptr) image(block, n);
+    });
+    return;
+  }
+  parallel_for(s.threads, s.image.blocks * batch, [&](Index begin, Index end) {
+    for (Index i = begin; i < end; ++i) image(i % s.image.blocks, i / s.image.blocks);
   });
 }
 
@@ -287,8 +320,9 @@ Choice choose(const LayerOperation& op) {
   if (op.fusion == Fusion::add_relu) choice.reads.back() = image;
   const int num_writes[kNumPasses] = {5, 1, 1, 3, 1};
   choice.writes.resize(static_cast<std::size_t>(num_writes[static_cast<int>(op.pass)]));
+  if (op.all_gradients) choice.writes.resize(3);
   if (op.pass != Pass::backward_params) choice.writes[0] = image;
-  if (op.pass == Pass::forward || op.pass == Pass::backward_params)
+  if (op.pass == Pass::forward || op.pass == Pass::backward_params || op.all_gradients)
     choice.workspace_bytes =
         checked_multiply(x[0], BlockedImage(x, channel_block()).blocks * channel_block() * 2 *
                                    static_cast<std::int64_t>(sizeof(double)));
@@ -300,7 +334,6 @@ Kernel make_for(const LayerOperation& op) {
   const Json params = op.node.layer->params();
   const Settings s{BlockedImage(op.inputs[0].shape, kBlock), op.fusion, op.threads,
                    params["eps"].get<double>(), params["momentum"].get<double>()};
-  const bool relu = op.fusion == Fusion::relu;
   switch (op.pass) {
     case Pass::forward: return [s](const KernelArgs& args) { forward<kBlock, T>(s, args); };
     case Pass::evaluate:
@@ -308,14 +341,14 @@ Kernel make_for(const LayerOperation& op) {
     case Pass::replay:
       return [s](const KernelArgs& args) { apply_saved<kBlock, T>(s, args, false); };
     case Pass::backward_params:
-      return [s, relu](const KernelArgs& args) {
-        relu ? param_gradients<kBlock, T, true>(s, args)
-             : param_gradients<kBlock, T, false>(s, args);
-      };
     case Pass::backward_data: break;
   }
-  return [s, relu](const KernelArgs& args) {
-    relu ? data_gradient<kBlock, T, true>(s, args) : data_gradient<kBlock, T, false>(s, args);
+  const bool is_params = op.pass == Pass::backward_params;
+  const Wanted wanted{is_params || op.all_gradients, !is_params, op.fusion == Fusion::relu};
+  return [s, wanted](const KernelArgs& args) {
+    const Backward<T> operands(s, wanted, args);
+    wanted.relu ? backward<kBlock, T, true>(s, operands, args.workspace)
+                : backward<kBlock, T, false>(s, operands, args.workspace);
   };
 }
 

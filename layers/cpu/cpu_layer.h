@@ -18,6 +18,7 @@ struct LayerOperation {
   std::span<const TensorSpec> inputs;  // of the layer
   Pass pass = Pass::forward;
   Fusion fusion = Fusion::none;
+  bool all_gradients = false;
   int threads = 1;
   KernelOptions options;
   std::vector<Layout> reads;   // as they come (choose), as chosen (make)

@@ -26,6 +26,8 @@ class Fuser {
       if (producer.type == "add" && relu.info.pass(Pass::forward).writes.size() == 1)
         fuse_add(*before, id_of(relu));
     }
+    for (const Node& node : graph_.nodes)
+      if (is_batch_norm(node)) join_gradients(id_of(node));
     compact(result_.operations);
     compact(result_.replays);
     return std::move(result_);
@@ -128,6 +130,21 @@ class Fuser {
       sum_op->writes[0] = relu_op->writes[0];
       remove(relu_op);
     });
+  }
+
+  // One operation for both kinds of gradients, in the place of the first: dx joins what it writes.
+  void join_gradients(NodeId norm) {
+    PhysicalOperation* params = find(result_.operations, norm, Pass::backward_params);
+    PhysicalOperation* data = find(result_.operations, norm, Pass::backward_data);
+    if (params == nullptr || data == nullptr) return;
+    data->reads.pop_back();  // the carry
+    params->writes.pop_back();
+    data->writes.insert(data->writes.end(), params->writes.begin(), params->writes.end());
+    data->name =
+        graph_.node(norm).name + " backward" + (data->fusion == Fusion::relu ? " with relu" : "");
+    data->all_gradients = true;
+    std::swap(*params, *data);
+    remove(data);
   }
 
   static void mark(PhysicalOperation& op, Fusion fusion, std::vector<NodeId> others) {

@@ -5,10 +5,13 @@
 //                           code of the forward pass, and needs neither y nor a pass of its own
 //   add, relu               y = relu(a + b); the backward pass of the relu stays as it is
 //   batch_norm, add, relu   y = relu(bn(x) + other); likewise
+//   backward of batch_norm  the gradients of its parameters and of its image, if both are wanted:
+//                           the image is still in the cache when its gradient is made
 //
 // Only where nobody else reads what lies between. Operands of fused operations:
 //   batch_norm with relu:      backward_params reads x, dy, weight, bias, mean, inv_std;
 //                              backward_data  reads x, dy, weight, bias, mean, inv_std, carry
+//   all gradients of a batch_norm: reads as backward_data but no carry; writes dx, dweight, dbias
 //   batch_norm with add_relu:  the other operand is the last read
 #pragma once
 

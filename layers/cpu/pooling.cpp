@@ -187,9 +187,7 @@ Kernel make_average_for(const LayerOperation& op) {
         const T* x = args.read<T>(0) + part * image.pixels * kBlock;
         typename V::Double sum{};
         for (Index i = 0; i < image.pixels; ++i) sum += V::widen(V::load(x + i * kBlock));
-        V::store(
-            args.write(0) + part * kBlock,
-            __builtin_convertvector(sum / static_cast<double>(image.pixels), typename V::Float));
+        V::store(args.write(0) + part * kBlock, V::narrow(sum / static_cast<double>(image.pixels)));
       }
     });
   };

@@ -89,11 +89,18 @@ class Selector {
       const Node& node = graph_.node(op.node);
       const std::vector<TensorSpec> inputs = graph_.input_specs(node);
       if (const CpuLayer* layer = find_cpu_layer(node.type)) {
-        Choice choice = layer->choose(
-            {node, inputs, op.pass, op.fusion, physical_.threads, physical_.options, reads, {}});
+        Choice choice = layer->choose({node,
+                                       inputs,
+                                       op.pass,
+                                       op.fusion,
+                                       op.all_gradients,
+                                       physical_.threads,
+                                       physical_.options,
+                                       reads,
+                                       {}});
         if (!choice.kernel.empty()) return choice;
       }
-      LAYUP_ASSERT(op.fusion == Fusion::none);
+      LAYUP_ASSERT(op.fusion == Fusion::none && !op.all_gradients);
     }
     Choice choice{"reference", std::vector<Layout>(op.reads.size()),
                   std::vector<Layout>(op.writes.size()), 0};
@@ -156,6 +163,7 @@ class Selector {
     describe_costs(graph_, physical_, op);
     op.cost_key += " " + op.kernel;
     if (op.fusion != Fusion::none) op.cost_key += op.fusion == Fusion::relu ? "+relu" : "+add+relu";
+    if (op.all_gradients) op.cost_key += "+params";
     for (const auto* operands : {&op.reads, &op.writes})
       for (const ValueId id : *operands)
         if (!physical_.value(id).layout.is_plain())
@@ -227,9 +235,9 @@ Kernel make(const Graph& graph, const Solver* solver, const PhysicalGraph& physi
     return make_reference_kernel(graph, solver, physical, op);
   const Node& node = graph.node(op.node);
   const std::vector<TensorSpec> inputs = graph.input_specs(node);
-  return find_cpu_layer(node.type)->make({node, inputs, op.pass, op.fusion, physical.threads,
-                                          physical.options, layouts_of(physical, op.reads),
-                                          layouts_of(physical, op.writes)});
+  return find_cpu_layer(node.type)->make(
+      {node, inputs, op.pass, op.fusion, op.all_gradients, physical.threads, physical.options,
+       layouts_of(physical, op.reads), layouts_of(physical, op.writes)});
 }
 
 std::string describe() {

@@ -26,7 +26,8 @@ struct VectorTypes;
 template <>
 struct VectorTypes<16> {
   typedef float Float __attribute__((vector_size(64)));
-  typedef double Double __attribute__((vector_size(128)));
+  typedef float HalfFloat __attribute__((vector_size(32)));
+  typedef double HalfDouble __attribute__((vector_size(64)));
   typedef std::int32_t Int __attribute__((vector_size(64)));
   typedef std::uint32_t Word __attribute__((vector_size(64)));
   typedef std::uint16_t Half __attribute__((vector_size(32)));
@@ -35,21 +36,43 @@ struct VectorTypes<16> {
 template <>
 struct VectorTypes<8> {
   typedef float Float __attribute__((vector_size(32)));
-  typedef double Double __attribute__((vector_size(64)));
+  typedef float HalfFloat __attribute__((vector_size(16)));
+  typedef double HalfDouble __attribute__((vector_size(32)));
   typedef std::int32_t Int __attribute__((vector_size(32)));
   typedef std::uint32_t Word __attribute__((vector_size(32)));
   typedef std::uint16_t Half __attribute__((vector_size(16)));
   typedef std::uint8_t Byte __attribute__((vector_size(8)));
 };
 
+// A block in double: two vectors, since the compiler keeps one of twice a register's size in
+// memory.
+template <int kBlock>
+struct DoubleVector {
+  using Half = typename VectorTypes<kBlock>::HalfDouble;
+  Half low, high;
+
+  DoubleVector& operator+=(const DoubleVector& other) {
+    low += other.low;
+    high += other.high;
+    return *this;
+  }
+  DoubleVector operator/(double divisor) const { return {low / divisor, high / divisor}; }
+  double operator[](int lane) const {
+    constexpr int kHalf = kBlock / 2;
+    return lane < kHalf ? low[lane] : high[lane - kHalf];
+  }
+};
+
 template <int kBlock>
 struct Vectors : VectorTypes<kBlock> {
   using typename VectorTypes<kBlock>::Float;
-  using typename VectorTypes<kBlock>::Double;
+  using Double = DoubleVector<kBlock>;
   using typename VectorTypes<kBlock>::Int;
   using typename VectorTypes<kBlock>::Word;
   using typename VectorTypes<kBlock>::Half;
   using typename VectorTypes<kBlock>::Byte;
+  using typename VectorTypes<kBlock>::HalfFloat;
+  using typename VectorTypes<kBlock>::HalfDouble;
 
   static Float load(const float* from) {
     Float value;
@@ -76,7 +99,19 @@ struct Vectors : VectorTypes<kBlock> {
     const Half half = __builtin_convertvector(kept, Half);
     std::memcpy(to, &half, sizeof(half));
   }
-  static Double widen(const Float& value) { return __builtin_convertvector(value, Double); }
+  static Double widen(const Float& value) {
+    HalfFloat halves[2];
+    std::memcpy(halves, &value, sizeof(halves));
+    return {__builtin_convertvector(halves[0], HalfDouble),
+            __builtin_convertvector(halves[1], HalfDouble)};
+  }
+  static Float narrow(const Double& value) {
+    const HalfFloat halves[2] = {__builtin_convertvector(value.low, HalfFloat),
+                                 __builtin_convertvector(value.high, HalfFloat)};
+    Float whole;
+    std::memcpy(&whole, halves, sizeof(whole));
+    return whole;
+  }
   static Float sqrt(const Float& value) {
 #ifdef __AVX512F__
     // With a mask of all lanes: GCC 12 warns of the one without (its PR 105593).
@@ -119,8 +154,9 @@ struct BlockedImage {
 template <int kBlock>
 typename Vectors<kBlock>::Float load_channels(const float* from, std::int64_t block,
                                               std::int64_t channels) {
+  if ((block + 1) * kBlock <= channels) return Vectors<kBlock>::load(from + block * kBlock);
   float values[kBlock] = {};
-  const std::int64_t count = std::min<std::int64_t>(kBlock, channels - block * kBlock);
+  const std::int64_t count = channels - block * kBlock;
   for (std::int64_t i = 0; i < count; ++i) values[i] = from[block * kBlock + i];
   return Vectors<kBlock>::load(values);
 }

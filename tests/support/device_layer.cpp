@@ -11,7 +11,10 @@
 namespace layup {
 namespace {
 
-// A graph of one layer, and all its passes as operations.
+bool is_backward(Pass pass) { return pass == Pass::backward_params || pass == Pass::backward_data; }
+
+// A graph of one layer, and its passes as operations; of the two backward ones only the one that is
+// asked for, since both may become one.
 struct OneLayer {
   Graph graph;
   TrainingGraph training;
@@ -104,7 +107,8 @@ OneLayer one_layer(const Layer& layer, const std::string& type, DeviceKind devic
   for (const Pass pass :
        {Pass::forward, Pass::evaluate, Pass::replay, Pass::backward_params, Pass::backward_data}) {
     const PassSpec& spec = node.info.pass(pass);
-    if (!spec.exists()) continue;
+    if (!spec.exists() || (is_backward(pass) && is_backward(request.pass) && pass != request.pass))
+      continue;
     Operation op;
     op.name = to_string(pass);
     op.pass = pass;
