@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv2d on oneDNN. Activations lie in blocks of channels (an image of up to three channels stays
+// conv2d on oneDNN, and by Winograd (winograd.h) where that is faster. Activations lie in blocks of channels (an image of up to three channels stays
 // plain), weights in the blocks that the forward pass reads; the data gradient may want others.
 // In bf16 the resident weights stay what they are, and each pass reads a bf16 copy as its kernel
 // wants it; gradients of parameters come out in float32. A pass for which there is no fast kernel
@@ -10,6 +10,7 @@
 #include "engine/error.h"
 #include "layers/cpu/cpu_layer.h"
 #include "layers/cpu/onednn.h"
+#include "layers/cpu/winograd.h"
 
 namespace layup::cpu {
 namespace {
@@ -65,20 +66,62 @@ Layout weight_layout(const ConvShape& shape) {
   return blocked_layout(shape.weight, {0, 1, 2, 3}, {{1, block}, {0, block}});
 }
 
-// Winograd's F(4x4, 3x3) where it is known to be faster than the direct algorithm: from 64 channels
+// Convolutions that Winograd's F(4x4, 3x3) is defined for here, and its tiles.
+bool fits_winograd(const LayerOperation& op, const ConvShape& shape) {
+  return op.options.winograd && shape.groups == 1 && shape.weight[2] == 3 && shape.weight[3] == 3 &&
+         shape.stride == memory::dims{1, 1} && shape.dilation == memory::dims{0, 0} &&
+         std::ranges::max(shape.padding) <= 2 && shape.x[1] % channel_block() == 0 &&
+         shape.y[1] % channel_block() == 0;
+}
+std::int64_t winograd_tiles(const ConvShape& shape) {
+  return shape.y[0] * ((shape.y[2] + 3) / 4) * ((shape.y[3] + 3) / 4);
+}
+
+// Where the library's Winograd is known to be faster than its direct algorithm: from 64 channels
 // on in all passes, from 32 on but for the filter gradient, unless there are so few tiles that the
-// transforms of the weights weigh more: in time, or, with the many channels of such layers, in
-// workspace (121 MiB for 512 of them, the peak of a small plan). Measured with AVX-512: 0.35 to
-// 0.85 of the direct time; 1.1 to 2 below these limits.
-bool prefers_winograd(const LayerOperation& op, const ConvShape& shape) {
+// transforms of the weights weigh more. Measured with AVX-512: 0.35 to 0.85 of the direct time; 1.1
+// to 2 below these limits.
+bool prefers_library_winograd(const LayerOperation& op, const ConvShape& shape) {
   constexpr std::int64_t kFewestTiles = 128;
-  const bool fits = shape.groups == 1 && shape.weight[2] == 3 && shape.weight[3] == 3 &&
-                    shape.stride == memory::dims{1, 1} && shape.dilation == memory::dims{0, 0} &&
-                    shape.x[1] % channel_block() == 0 && shape.y[1] % channel_block() == 0;
-  if (!op.options.winograd || !fits) return false;
-  const std::int64_t tiles = shape.y[0] * ((shape.y[2] + 3) / 4) * ((shape.y[3] + 3) / 4);
   const std::int64_t fewest_channels = op.pass == Pass::backward_params ? 64 : 32;
-  return tiles >= kFewestTiles && std::min(shape.x[1], shape.y[1]) >= fewest_channels;
+  return fits_winograd(op, shape) && winograd_tiles(shape) >= kFewestTiles &&
+         std::min(shape.x[1], shape.y[1]) >= fewest_channels;
+}
+
+// The convolution for winograd_kernel, where that is known to be faster than both, or as fast in
+// less memory: from 64 x 64 channels on, and with few tiles too. The filter gradient from 64 x 128
+// on, unless there are so many filters and tiles that their sums go through memory again and again.
+std::optional<WinogradConv> winograd_of(const LayerOperation& op, const ConvShape& shape) {
+  const std::int64_t filters = shape.x[1] * shape.y[1];
+  const std::int64_t tiles = winograd_tiles(shape);
+  if (!fits_winograd(op, shape) || image_element(op.options) != Element::own || tiles < 32 ||
+      filters < 64 * 64)
+    return {};
+  if (op.pass == Pass::backward_params &&
+      (filters < 64 * 128 || (filters > 256 * 256 && tiles > 128)))
+    return {};
+  return WinogradConv{op.pass,        shape.x,   shape.y, {shape.padding[0], shape.padding[1]},
+                      shape.has_bias, op.threads};
+}
+
+Choice choose_winograd(const WinogradConv& conv, const ConvShape& shape) {
+  const Layout x = blocked(conv.x);
+  const Layout y = blocked(conv.y);
+  const Layout weight = weight_layout(shape);
+  Choice choice{"winograd 4x4", {}, {}, winograd_workspace_bytes(conv)};
+  if (conv.pass == Pass::backward_params) {
+    choice.reads = {x, y};
+    choice.writes = {weight};
+    if (conv.has_bias) choice.writes.emplace_back();
+  } else if (conv.pass == Pass::backward_data) {
+    choice.reads = {y, weight};
+    choice.writes = {x};
+  } else {
+    choice.reads = {x, weight};
+    if (conv.has_bias) choice.reads.emplace_back();
+    choice.writes = {y};
+  }
+  return choice;
 }
 
 // Descriptors that are asked for: fixed layouts, or the library's choice.
@@ -157,7 +200,7 @@ auto find_desc(const LayerOperation& op, const ConvShape& shape, bool weight_any
   if (image_element(op.options) == Element::bf16)
     for (const bool any : {false, true})
       if (auto found = attempt(direct, Element::bf16, any); found && is_fast(*found)) return *found;
-  if (prefers_winograd(op, shape))
+  if (prefers_library_winograd(op, shape))
     if (auto found = attempt(algorithm::convolution_winograd, Element::own, false)) return *found;
   if (auto found = attempt(direct, Element::own, false); found && is_fast(*found)) return *found;
   if (auto found = attempt(direct, Element::own, true)) return *found;
@@ -183,6 +226,7 @@ auto find_data(const LayerOperation& op, const ConvShape& shape) {
 Choice choose(const LayerOperation& op) {
   const ThreadScope scope(op.threads);
   const ConvShape shape = shape_of(op.node, op.inputs);
+  if (const auto conv = winograd_of(op, shape)) return choose_winograd(*conv, shape);
   Choice choice;
   const auto fill = [&](const auto& descriptor) {
     choice.kernel = kernel_name(descriptor);
@@ -212,6 +256,7 @@ Choice choose(const LayerOperation& op) {
 Kernel make(const LayerOperation& op) {
   const ThreadScope scope(op.threads);
   const ConvShape shape = shape_of(op.node, op.inputs);
+  if (const auto conv = winograd_of(op, shape)) return winograd_kernel(*conv);
   std::vector<Argument> arguments;
   if (op.pass == Pass::backward_params) {
     const auto d = find_weights(op, shape);
