@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -44,14 +45,23 @@ struct TeamMember {
   }
 };
 
-// Calls body(member) once in each of `threads` threads at the same time: for work in steps that
-// wait for each other, where starting anew for each of them would take too long.
+// Calls body(member) once in each of `threads` threads (or as many as there are) at the same time:
+// for work in steps that wait for each other, where starting anew for each of them would take too
+// long. Not inside another team. What a body throws is thrown on, but if it waits for the others it
+// must not throw.
 template <typename Body>
 void as_team([[maybe_unused]] int threads, const Body& body) {
 #ifdef _OPENMP
   if (threads > 1) {  // libgomp allocates for a team of one, too
+    std::exception_ptr failure;
 #pragma omp parallel num_threads(threads)
-    body(TeamMember{omp_get_thread_num(), omp_get_num_threads()});
+    try {
+      body(TeamMember{omp_get_thread_num(), omp_get_num_threads()});
+    } catch (...) {
+#pragma omp critical(layup_as_team)
+      failure = std::current_exception();
+    }
+    if (failure) std::rethrow_exception(failure);
     return;
   }
 #endif

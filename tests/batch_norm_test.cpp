@@ -6,6 +6,7 @@
 
 #include "engine/error.h"
 #include "layers/registry.h"
+#include "tests/support/device_layer.h"
 #include "tests/support/layer_harness.h"
 
 namespace layup {
@@ -86,13 +87,25 @@ TEST_CASE("batch_norm evaluates with the running statistics") {
 
 TEST_CASE("batch_norm gives the same bits for any number of threads") {
   const auto layer = batch_norm(Json::object());
-  LayerHarness one(*layer, {{{3, 5, 9, 7}, DType::f32}}, 1);
-  LayerHarness three(*layer, {{{3, 5, 9, 7}, DType::f32}}, 3);
-  for (LayerHarness* run : {&one, &three}) {
-    run->fill(4);
-    run->run_step();
-  }
-  for (const Slot slot : one.slots()) CHECK(std::ranges::equal(one.bytes(slot), three.bytes(slot)));
+  const auto check = [](const Layer& tested, const Shape& shape) {
+    LayerHarness one(tested, {{shape, DType::f32}}, 1);
+    one.fill(4);
+    one.run_step();
+    for (const int threads : {2, 3, 8}) {
+      LayerHarness many(tested, {{shape, DType::f32}}, threads);
+      many.fill(4);
+      many.run_step();
+      INFO(to_string(shape) << ", threads " << threads);
+      for (const Slot slot : one.slots())
+        CHECK(std::ranges::equal(one.bytes(slot), many.bytes(slot)));
+    }
+  };
+  check(*layer, {3, 5, 9, 7});
+  if (!has_device(DeviceKind::cpu)) return;
+  const DeviceLayer device(*layer, "batch_norm", DeviceKind::cpu);
+  // One sample for many threads; broken blocks; blocks one at a time.
+  for (const Shape& shape : {Shape{1, 21, 5, 4}, Shape{3, 40, 6, 5}, Shape{2, 48, 70, 70}})
+    check(device, shape);
 }
 
 TEST_CASE("batch_norm refuses to train on one value per channel, but evaluates it") {

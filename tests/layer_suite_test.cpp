@@ -124,6 +124,7 @@ std::vector<DeviceExample> device_examples() {
       {"conv2d", image({{"out_channels", 18}, {"kernel", 3}, {"stride", 2}}, {2, 20, 7, 7})},
       {"conv2d", image({{"out_channels", 32}, {"kernel", 1}, {"stride", 2}}, {2, 16, 6, 6})},
       {"conv2d", image(same, {4, 64, 14, 14})},  // Winograd
+      {"conv2d", image({{"out_channels", 128}, {"kernel", 3}, {"padding", 1}}, {4, 64, 14, 13})},
       {"batch_norm", image(Json::object(), {3, 32, 5, 4})},
       {"batch_norm", image(Json::object(), {2, 21, 4, 3})},
       {"max_pool2d", image({{"kernel", 3}, {"stride", 2}, {"padding", 1}}, {2, 20, 7, 6})},

@@ -56,9 +56,9 @@ struct Case {
   Index out_channels;
   Index padding[2];
 
-  WinogradConv conv(Pass pass, int threads) const {
+  WinogradConv conv(Pass pass, int threads, bool has_bias = true) const {
     const Shape y = {x[0], out_channels, x[2] + 2 * padding[0] - 2, x[3] + 2 * padding[1] - 2};
-    return {pass, x, y, {padding[0], padding[1]}, true, threads};
+    return {pass, x, y, {padding[0], padding[1]}, has_bias, threads};
   }
   Shape weight() const { return {out_channels, x[1], 3, 3}; }
 };
@@ -92,7 +92,7 @@ std::vector<Values> run(const WinogradConv& conv, const std::vector<Values>& rea
   for (const auto& [layout, shape] : writes)
     written.emplace_back(static_cast<std::size_t>(num_elements(shape)), nan);
   for (Values& values : written) write_pointers.push_back(values.data());
-  GuardedBuffer workspace(winograd_workspace_bytes(conv));
+  GuardedBuffer workspace(plan_winograd(conv).workspace_bytes);
   workspace.fill(kPoison);
   const Kernel kernel = winograd_kernel(conv);
   kernel({read_pointers.data(), write_pointers.data(), workspace.bytes().data(), nullptr});
@@ -156,6 +156,7 @@ TEST_CASE("winograd: the maps make a correlation of one row, and gradients are t
 }
 
 TEST_CASE("winograd: forward is the convolution") {
+  if (channel_block() != 16) return;
   for (const Case& item : kCases) {
     const WinogradConv one = item.conv(Pass::forward, 1);
     const Values x = random_values(num_elements(one.x), 1);
@@ -178,6 +179,7 @@ TEST_CASE("winograd: forward is the convolution") {
 }
 
 TEST_CASE("winograd: backward_data is its transpose") {
+  if (channel_block() != 16) return;
   for (const Case& item : kCases) {
     const WinogradConv one = item.conv(Pass::backward_data, 1);
     const Values dy = random_values(num_elements(one.y), 1);
@@ -196,6 +198,7 @@ TEST_CASE("winograd: backward_data is its transpose") {
 }
 
 TEST_CASE("winograd: backward_params sums over samples and pixels") {
+  if (channel_block() != 16) return;
   for (const Case& item : kCases) {
     const WinogradConv one = item.conv(Pass::backward_params, 1);
     const Values x = random_values(num_elements(one.x), 1);
@@ -216,6 +219,42 @@ TEST_CASE("winograd: backward_params sums over samples and pixels") {
       CHECK(relative_error(found[1], dbias) <= kWinograd);
     }
   }
+}
+
+TEST_CASE("winograd: without a bias nothing is read or written for one") {
+  if (channel_block() != 16) return;
+  const Case& item = kCases[1];
+  const WinogradConv forward = item.conv(Pass::forward, 2, false);
+  const Values x = placed(blocked(forward.x), forward.x, random_values(num_elements(forward.x), 1));
+  const Values weight = placed(weight_layout(item.weight()), item.weight(),
+                               random_values(num_elements(item.weight()), 2));
+  const Values no_bias(static_cast<std::size_t>(item.out_channels), 0.0F);
+  const std::vector<std::pair<Layout, Shape>> y = {{blocked(forward.y), forward.y}};
+  CHECK(run(forward, {x, weight}, y) == run(item.conv(Pass::forward, 2), {x, weight, no_bias}, y));
+  const Values dy =
+      placed(blocked(forward.y), forward.y, random_values(num_elements(forward.y), 3));
+  const std::pair<Layout, Shape> dweight = {weight_layout(item.weight()), item.weight()};
+  CHECK(run(item.conv(Pass::backward_params, 2, false), {x, dy}, {dweight})[0] ==
+        run(item.conv(Pass::backward_params, 2), {x, dy},
+            {dweight, {Layout{}, {item.out_channels}}})[0]);
+}
+
+TEST_CASE("winograd: worthwhile with work for all threads, and with sums that a cache holds") {
+  if (channel_block() != 16) return;
+  const auto is_worthwhile = [](Pass pass, Index channels, Index pixels, int threads) {
+    const Shape image = {8, channels, pixels, pixels};
+    const WinogradPlan plan = plan_winograd({pass, image, image, {1, 1}, false, threads});
+    return plan.is_worthwhile;
+  };
+  if (plan_winograd({Pass::forward, {8, 64, 14, 14}, {8, 64, 14, 14}, {1, 1}, false, 1})
+          .kernel.find("brg") == std::string::npos)
+    return;
+  CHECK(is_worthwhile(Pass::forward, 256, 14, 2));
+  CHECK(is_worthwhile(Pass::forward, 512, 7, 16));
+  CHECK(is_worthwhile(Pass::backward_params, 512, 14, 2));
+  CHECK(!is_worthwhile(Pass::backward_params, 512, 14, 1));  // two groups of tiles, 36 MiB of sums
+  CHECK(!is_worthwhile(Pass::backward_params, 512, 28, 2));
+  CHECK(!is_worthwhile(Pass::backward_params, 64, 14, 32));  // two chunks and four blocks: 8 parts
 }
 
 }  // namespace

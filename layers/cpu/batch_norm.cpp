@@ -51,9 +51,9 @@ struct Affine {
 };
 
 // Calls first(block, n) for all samples of a block, then finish(block), then second(block, n): for
-// a few blocks at a time, so that what a thread has read in the first pass (`operands` images) is
-// still in its cache in the second, most of all what it read last. A thread has the same samples
-// in both passes, and mostly those that a convolution gives it.
+// a few blocks at a time, so that what a thread has read in the first pass (so many bytes per
+// element) is still in its cache in the second, most of all what it read last. A thread has the
+// same samples in both passes, and mostly those that a convolution gives it.
 template <typename First, typename Finish, typename Second>
 void run_phases(const Settings& s, Index bytes_per_element, const First& first,
                 const Finish& finish, const Second& second) {
@@ -62,7 +62,8 @@ void run_phases(const Settings& s, Index bytes_per_element, const First& first,
   const Index batch = s.image.batch;
   const Index block_bytes =
       s.count() * s.image.channels / blocks * bytes_per_element / s.threads + 1;
-  const Index at_once = std::max<Index>(1, kCacheBytes / block_bytes);
+  const Index for_all = (s.threads + batch - 1) / batch;  // blocks that give every thread something
+  const Index at_once = std::max(for_all, kCacheBytes / block_bytes);
   as_team(s.threads, [&](const TeamMember& member) {
     for (Index done = 0; done < blocks; done += at_once) {
       const Index count = std::min(at_once, blocks - done);
@@ -214,39 +215,28 @@ void apply_saved(const Settings& s, const KernelArgs& args, bool is_variance) {
   });
 }
 
-// What a backward operation makes: gradients of parameters, of the image, or both.
-struct Wanted {
-  bool params, image, relu;
-};
-
-// Its operands (see layers/cpu/fuse.h).
+// The operands of a backward operation, which makes all gradients or those of parameters alone (see
+// layers/cpu/fuse.h).
 template <typename T>
 struct Backward {
   const T *x, *dy;
   const float *weight, *bias, *mean, *inv_std;  // weight and bias: any numbers where none are read
   T* dx = nullptr;
-  float *dweight = nullptr, *dbias = nullptr, *carry = nullptr;
-  const float *sum_dy, *sum_dy_x_hat;  // what the gradient of the image is made from
+  float *dweight, *dbias;
+  float* carry = nullptr;
 
-  Backward(const Settings& s, const Wanted& wanted, const KernelArgs& args)
-      : x(args.read<T>(0)), dy(args.read<T>(1)) {
+  Backward(bool all, bool relu, const KernelArgs& args) : x(args.read<T>(0)), dy(args.read<T>(1)) {
     int next = 2;
-    weight = wanted.relu || wanted.image ? args.read(next++) : nullptr;
-    bias = wanted.relu ? args.read(next++) : nullptr;
+    weight = all || relu ? args.read(next++) : nullptr;
+    bias = relu ? args.read(next++) : nullptr;
     mean = args.read(next++);
-    inv_std = args.read(next++);
+    inv_std = args.read(next);
     if (weight == nullptr) weight = inv_std;
     if (bias == nullptr) bias = mean;
-    if (wanted.image) dx = args.write<T>(0);
-    if (wanted.params) {
-      const int first = wanted.image ? 1 : 0;
-      dweight = args.write(first);
-      dbias = args.write(first + 1);
-      if (!wanted.image) carry = args.write(first + 2);
-    }
-    const float* carried = wanted.params ? carry : args.read(next);
-    sum_dy = wanted.params ? dbias : carried;
-    sum_dy_x_hat = wanted.params ? dweight : carried + s.image.channels;
+    if (all) dx = args.write<T>(0);
+    dweight = args.write(all ? 1 : 0);
+    dbias = args.write(all ? 2 : 1);
+    if (!all) carry = args.write(2);
   }
 };
 
@@ -289,8 +279,8 @@ void backward(const Settings& s, const Backward<T>& op, void* workspace) {
     const Index offset = s.image.template offset<kBlock>(n, block);
     const Affine<kBlock> affine(s, block, op.mean, op.inv_std, op.weight, op.bias);
     const auto count = static_cast<float>(s.count());
-    const auto mean_dy = load_channels<kBlock>(op.sum_dy, block, channels) / count;
-    const auto slope = load_channels<kBlock>(op.sum_dy_x_hat, block, channels) / count *
+    const auto mean_dy = load_channels<kBlock>(op.dbias, block, channels) / count;
+    const auto slope = load_channels<kBlock>(op.dweight, block, channels) / count *
                        load_channels<kBlock>(op.inv_std, block, channels);
     for (Index i = offset; i < offset + s.image.pixels * kBlock; i += kBlock) {
       const auto value = V::load(op.x + i);
@@ -298,14 +288,8 @@ void backward(const Settings& s, const Backward<T>& op, void* workspace) {
       V::store(op.dx + i, (upstream - mean_dy - (value - affine.mean) * slope) * affine.scale);
     }
   };
-  if (op.dweight != nullptr) {
-    run_phases(s, 2 * sizeof(T), sum_up, finish, [&](Index block, Index n) {
-      if (op.dx != nullptr) image(block, n);
-    });
-    return;
-  }
-  parallel_for(s.threads, s.image.blocks * batch, [&](Index begin, Index end) {
-    for (Index i = begin; i < end; ++i) image(i % s.image.blocks, i / s.image.blocks);
+  run_phases(s, 2 * sizeof(T), sum_up, finish, [&](Index block, Index n) {
+    if (op.dx != nullptr) image(block, n);
   });
 }
 
@@ -343,12 +327,12 @@ Kernel make_for(const LayerOperation& op) {
     case Pass::backward_params:
     case Pass::backward_data: break;
   }
-  const bool is_params = op.pass == Pass::backward_params;
-  const Wanted wanted{is_params || op.all_gradients, !is_params, op.fusion == Fusion::relu};
-  return [s, wanted](const KernelArgs& args) {
-    const Backward<T> operands(s, wanted, args);
-    wanted.relu ? backward<kBlock, T, true>(s, operands, args.workspace)
-                : backward<kBlock, T, false>(s, operands, args.workspace);
+  const bool all = op.all_gradients;
+  const bool relu = op.fusion == Fusion::relu;
+  return [s, all, relu](const KernelArgs& args) {
+    const Backward<T> operands(all, relu, args);
+    relu ? backward<kBlock, T, true>(s, operands, args.workspace)
+         : backward<kBlock, T, false>(s, operands, args.workspace);
   };
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv2d on oneDNN, and by Winograd (winograd.h) where that is faster. Activations lie in blocks of channels (an image of up to three channels stays
-// plain), weights in the blocks that the forward pass reads; the data gradient may want others.
-// In bf16 the resident weights stay what they are, and each pass reads a bf16 copy as its kernel
-// wants it; gradients of parameters come out in float32. A pass for which there is no fast kernel
-// in bf16 runs in float32. Contract and formulas: layers/conv2d.cpp.
+// conv2d on oneDNN, and by Winograd (winograd.h) where that is faster. Activations lie in blocks of
+// channels (an image of up to three channels stays plain), weights in the blocks that the forward
+// pass reads; the data gradient may want others. In bf16 the resident weights stay what they are,
+// and each pass reads a bf16 copy as its kernel wants it; gradients of parameters come out in
+// float32. A pass for which there is no fast kernel in bf16 runs in float32. Contract and formulas:
+// layers/conv2d.cpp.
 #include <algorithm>
 #include <optional>
 
@@ -89,26 +90,25 @@ bool prefers_library_winograd(const LayerOperation& op, const ConvShape& shape) 
 }
 
 // The convolution for winograd_kernel, where that is known to be faster than both, or as fast in
-// less memory: from 64 x 64 channels on, and with few tiles too. The filter gradient from 64 x 128
-// on, unless there are so many filters and tiles that their sums go through memory again and again.
+// less memory: from 64 channels on, for the filter gradient from 64 x 128, with few tiles too.
 std::optional<WinogradConv> winograd_of(const LayerOperation& op, const ConvShape& shape) {
-  const std::int64_t filters = shape.x[1] * shape.y[1];
-  const std::int64_t tiles = winograd_tiles(shape);
-  if (!fits_winograd(op, shape) || image_element(op.options) != Element::own || tiles < 32 ||
-      filters < 64 * 64)
+  constexpr std::int64_t kFewestTiles = 32;
+  if (!fits_winograd(op, shape) || image_element(op.options) != Element::own ||
+      channel_block() != 16 || winograd_tiles(shape) < kFewestTiles ||
+      std::min(shape.x[1], shape.y[1]) < 64 ||
+      (op.pass == Pass::backward_params && std::max(shape.x[1], shape.y[1]) < 128))
     return {};
-  if (op.pass == Pass::backward_params &&
-      (filters < 64 * 128 || (filters > 256 * 256 && tiles > 128)))
-    return {};
-  return WinogradConv{op.pass,        shape.x,   shape.y, {shape.padding[0], shape.padding[1]},
-                      shape.has_bias, op.threads};
+  const WinogradConv conv{op.pass,        shape.x,   shape.y, {shape.padding[0], shape.padding[1]},
+                          shape.has_bias, op.threads};
+  return plan_winograd(conv).is_worthwhile ? std::optional(conv) : std::nullopt;
 }
 
 Choice choose_winograd(const WinogradConv& conv, const ConvShape& shape) {
   const Layout x = blocked(conv.x);
   const Layout y = blocked(conv.y);
   const Layout weight = weight_layout(shape);
-  Choice choice{"winograd 4x4", {}, {}, winograd_workspace_bytes(conv)};
+  const WinogradPlan plan = plan_winograd(conv);
+  Choice choice{plan.kernel, {}, {}, plan.workspace_bytes};
   if (conv.pass == Pass::backward_params) {
     choice.reads = {x, y};
     choice.writes = {weight};
@@ -184,10 +184,11 @@ bool is_fast(const Descriptor& descriptor) {
 }
 
 // The first that the library has a fast kernel for: bf16 where it is asked for, Winograd where it
-// is preferred, the usual layouts, the library's own choice.
+// is preferred, the usual layouts, the library's own choice. None: its kernels by matrix products
+// allocate while they run, and its reference kernels are slower than ours.
 template <typename Make>
 auto find_desc(const LayerOperation& op, const ConvShape& shape, bool weight_any, const Make& make)
-    -> decltype(make(std::declval<Wanted>())) {
+    -> decltype(std::optional(make(std::declval<Wanted>()))) {
   const auto direct = algorithm::convolution_direct;
   const auto attempt = [&](algorithm chosen, Element element,
                            bool any) -> decltype(std::optional(make(std::declval<Wanted>()))) {
@@ -199,12 +200,12 @@ auto find_desc(const LayerOperation& op, const ConvShape& shape, bool weight_any
   };
   if (image_element(op.options) == Element::bf16)
     for (const bool any : {false, true})
-      if (auto found = attempt(direct, Element::bf16, any); found && is_fast(*found)) return *found;
+      if (auto found = attempt(direct, Element::bf16, any); found && is_fast(*found)) return found;
   if (prefers_library_winograd(op, shape))
-    if (auto found = attempt(algorithm::convolution_winograd, Element::own, false)) return *found;
-  if (auto found = attempt(direct, Element::own, false); found && is_fast(*found)) return *found;
-  if (auto found = attempt(direct, Element::own, true)) return *found;
-  throw DeviceError("oneDNN has no convolution for \"" + op.node.name + "\"");
+    if (auto found = attempt(algorithm::convolution_winograd, Element::own, false)) return found;
+  for (const bool any : {false, true})
+    if (auto found = attempt(direct, Element::own, any); found && is_fast(*found)) return found;
+  return std::nullopt;
 }
 
 auto find_forward(const LayerOperation& op, const ConvShape& shape) {
@@ -228,24 +229,28 @@ Choice choose(const LayerOperation& op) {
   const ConvShape shape = shape_of(op.node, op.inputs);
   if (const auto conv = winograd_of(op, shape)) return choose_winograd(*conv, shape);
   Choice choice;
-  const auto fill = [&](const auto& descriptor) {
+  const auto fill = [&](const auto& descriptor) -> const auto& {
     choice.kernel = kernel_name(descriptor);
     choice.workspace_bytes = scratchpad_bytes(descriptor);
+    return descriptor;
   };
   if (op.pass == Pass::backward_params) {
-    const auto descriptor = find_weights(op, shape);
-    fill(descriptor);
+    const auto found = find_weights(op, shape);
+    if (!found) return {};
+    const auto& descriptor = fill(*found);
     choice.reads = {to_layout(descriptor.src_desc()), to_layout(descriptor.diff_dst_desc())};
     choice.writes = {to_layout(descriptor.diff_weights_desc())};
     if (shape.has_bias) choice.writes.emplace_back();
   } else if (op.pass == Pass::backward_data) {
-    const auto descriptor = find_data(op, shape);
-    fill(descriptor);
+    const auto found = find_data(op, shape);
+    if (!found) return {};
+    const auto& descriptor = fill(*found);
     choice.reads = {to_layout(descriptor.diff_dst_desc()), to_layout(descriptor.weights_desc())};
     choice.writes = {to_layout(descriptor.diff_src_desc())};
   } else {
-    const auto descriptor = find_forward(op, shape);
-    fill(descriptor);
+    const auto found = find_forward(op, shape);
+    if (!found) return {};
+    const auto& descriptor = fill(*found);
     choice.reads = {to_layout(descriptor.src_desc()), to_layout(descriptor.weights_desc())};
     if (shape.has_bias) choice.reads.emplace_back();
     choice.writes = {to_layout(descriptor.dst_desc())};
@@ -259,7 +264,7 @@ Kernel make(const LayerOperation& op) {
   if (const auto conv = winograd_of(op, shape)) return winograd_kernel(*conv);
   std::vector<Argument> arguments;
   if (op.pass == Pass::backward_params) {
-    const auto d = find_weights(op, shape);
+    const auto d = find_weights(op, shape).value();
     arguments = {{DNNL_ARG_SRC, From::read, 0, d.src_desc()},
                  {DNNL_ARG_DIFF_DST, From::read, 1, d.diff_dst_desc()},
                  {DNNL_ARG_DIFF_WEIGHTS, From::write, 0, d.diff_weights_desc()},
@@ -269,14 +274,14 @@ Kernel make(const LayerOperation& op) {
     return primitive_kernel(dnnl::convolution_backward_weights(d), arguments, op.threads);
   }
   if (op.pass == Pass::backward_data) {
-    const auto d = find_data(op, shape);
+    const auto d = find_data(op, shape).value();
     arguments = {{DNNL_ARG_DIFF_DST, From::read, 0, d.diff_dst_desc()},
                  {DNNL_ARG_WEIGHTS, From::read, 1, d.weights_desc()},
                  {DNNL_ARG_DIFF_SRC, From::write, 0, d.diff_src_desc()},
                  {DNNL_ARG_SCRATCHPAD, From::workspace, 0, d.scratchpad_desc()}};
     return primitive_kernel(dnnl::convolution_backward_data(d), arguments, op.threads);
   }
-  const auto d = find_forward(op, shape);
+  const auto d = find_forward(op, shape).value();
   arguments = {{DNNL_ARG_SRC, From::read, 0, d.src_desc()},
                {DNNL_ARG_WEIGHTS, From::read, 1, d.weights_desc()},
                {DNNL_ARG_DST, From::write, 0, d.dst_desc()},

@@ -62,7 +62,8 @@ Layout weight_layout(const Node& node) {
   return is_block_kernel(descriptor) ? to_layout(descriptor.weights_desc()) : Layout{};
 }
 
-// The resident layout, else what the library chooses, else plain.
+// The resident layout, else what the library chooses. None where it has no kernel in blocks: others
+// allocate while they run.
 template <typename Make>
 auto find_desc(const LayerOperation& op, const Make& make) {
   const Shape& weight = op.node.info.parameters[0].shape;
@@ -76,9 +77,8 @@ auto find_desc(const LayerOperation& op, const Make& make) {
     }
     return made;
   };
-  if (auto found = attempt(to_desc(weight_layout(op.node), weight))) return *found;
-  if (auto found = attempt(any_desc(weight))) return *found;
-  return make(descs_of(op.node, batch, to_desc({}, weight)));
+  auto found = attempt(to_desc(weight_layout(op.node), weight));
+  return found ? found : attempt(any_desc(weight));
 }
 
 Choice choose(const LayerOperation& op) {
@@ -86,22 +86,26 @@ Choice choose(const LayerOperation& op) {
   Choice choice;
   choice.reads.resize(op.reads.size());
   choice.writes.resize(1);
-  const auto fill = [&](const auto& descriptor) {
+  const auto fill = [&](const auto& descriptor) -> const auto& {
     choice.kernel = kernel_name(descriptor);
     choice.workspace_bytes = scratchpad_bytes(descriptor);
+    return descriptor;
   };
   if (op.pass == Pass::backward_params) {
-    const auto descriptor = find_desc(op, weights_desc);
-    fill(descriptor);
+    const auto found = find_desc(op, weights_desc);
+    if (!found) return {};
+    const auto& descriptor = fill(*found);
     choice.writes[0] = to_layout(descriptor.diff_weights_desc());
     choice.writes.resize(op.node.info.parameters.size());
   } else if (op.pass == Pass::backward_data) {
-    const auto descriptor = find_desc(op, data_desc);
-    fill(descriptor);
+    const auto found = find_desc(op, data_desc);
+    if (!found) return {};
+    const auto& descriptor = fill(*found);
     choice.reads[1] = to_layout(descriptor.weights_desc());
   } else {
-    const auto descriptor = find_desc(op, forward_desc);
-    fill(descriptor);
+    const auto found = find_desc(op, forward_desc);
+    if (!found) return {};
+    const auto& descriptor = fill(*found);
     choice.reads[1] = to_layout(descriptor.weights_desc());
   }
   return choice;
@@ -116,7 +120,7 @@ Kernel make(const LayerOperation& op) {
     return primitive_kernel(primitive, arguments, op.threads);
   };
   if (op.pass == Pass::backward_params) {
-    const auto d = find_desc(op, weights_desc);
+    const auto d = find_desc(op, weights_desc).value();
     arguments = {{DNNL_ARG_SRC, From::read, 0, d.src_desc()},
                  {DNNL_ARG_DIFF_DST, From::read, 1, d.diff_dst_desc()},
                  {DNNL_ARG_DIFF_WEIGHTS, From::write, 0, d.diff_weights_desc()}};
@@ -124,13 +128,13 @@ Kernel make(const LayerOperation& op) {
     return finish(BackwardWeights(d), d);
   }
   if (op.pass == Pass::backward_data) {
-    const auto d = find_desc(op, data_desc);
+    const auto d = find_desc(op, data_desc).value();
     arguments = {{DNNL_ARG_DIFF_DST, From::read, 0, d.diff_dst_desc()},
                  {DNNL_ARG_WEIGHTS, From::read, 1, d.weights_desc()},
                  {DNNL_ARG_DIFF_SRC, From::write, 0, d.diff_src_desc()}};
     return finish(BackwardData(d), d);
   }
-  const auto d = find_desc(op, forward_desc);
+  const auto d = find_desc(op, forward_desc).value();
   arguments = {{DNNL_ARG_SRC, From::read, 0, d.src_desc()},
                {DNNL_ARG_WEIGHTS, From::read, 1, d.weights_desc()},
                {DNNL_ARG_DST, From::write, 0, d.dst_desc()}};

@@ -48,8 +48,7 @@ struct VectorTypes<8> {
 // memory.
 template <int kBlock>
 struct DoubleVector {
-  using Half = typename VectorTypes<kBlock>::HalfDouble;
-  Half low, high;
+  typename VectorTypes<kBlock>::HalfDouble low, high;
 
   DoubleVector& operator+=(const DoubleVector& other) {
     low += other.low;

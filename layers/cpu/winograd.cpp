@@ -7,8 +7,10 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "engine/parallel.h"
+#include "engine/shape.h"
 #include "layers/cpu/cpu_layer.h"
 #include "layers/cpu/onednn.h"
 #include "layers/cpu/winograd_geometry.h"
@@ -38,7 +40,7 @@ struct Product {
     result = {{kPlanes, m, g.chunk}, f32, memory::dims{m * g.chunk, g.chunk, 1}};
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (g.is_gradient && g.num_groups > 1) {
+    if (g.is_summed()) {
       dnnl::post_ops sum;
       sum.append_sum(1.0F);
       attributes.set_post_ops(sum);
@@ -70,16 +72,13 @@ struct Places {
   Places(const Geometry& g, const Product& product) {
     factor = windows + padded(kPlanes * g.group * g.own_from());
     result = factor + padded(g.is_gradient ? g.chunk_tiles() : g.chunk_filters());
-    const Index own_chunks = is_summed(g) ? divide_up(g.num_chunks, g.columns) : 1;
-    scratch = result + own_chunks * padded(g.is_gradient ? g.chunk_filters() : g.chunk_tiles());
+    const Index results = g.is_summed() ? g.own_chunks() : 1;  // those stay until the last group
+    scratch = result + results * padded(g.is_gradient ? g.chunk_filters() : g.chunk_tiles());
     total = scratch + padded(divide_up(scratchpad_bytes(product.descriptor), sizeof(float)));
   }
-  // Gradients of several groups of tiles stay until the last.
-  static bool is_summed(const Geometry& g) { return g.is_gradient && g.num_groups > 1; }
   static Index padded(Index count) { return round_up(count, Index{16}); }
 };
 
-template <int kBlock>
 class WinogradRun {
  public:
   WinogradRun(const Geometry& geometry, const Product& product)
@@ -148,36 +147,44 @@ class WinogradRun {
         for (Index i = 0; i < g.group; ++i)
           transforms_.upstream(args.read(1), tile_at(first, i, g.tiles), i, c,
                                own.memory + places_.factor);
-        if (Places::is_summed(g) && first == 0) std::fill_n(sums, g.chunk_filters(), 0.0F);
+        if (g.is_summed() && first == 0) std::fill_n(sums, g.chunk_filters(), 0.0F);
         multiply(own, sums);
         if (is_last) transforms_.filter_gradients(sums, channel, c, args.write(0));
         if (is_last && g.has_bias && own.row == 0)
           transforms_.bias_gradients(args.read(1), c, args.write(1));
-        if (Places::is_summed(g)) sums += Places::padded(g.chunk_filters());
+        if (g.is_summed()) sums += Places::padded(g.chunk_filters());
       });
     }
   }
 
   Geometry g;
   Places places_;
-  Transforms<kBlock> transforms_;
+  Transforms transforms_;
   std::vector<Kernel> products_;
 };
 
 }  // namespace
 
-std::int64_t winograd_workspace_bytes(const WinogradConv& conv) {
+WinogradPlan plan_winograd(const WinogradConv& conv) {
   const ThreadScope scope(1);
   const Geometry g(conv);
-  return g.threads * Places(g, Product(g)).total * Index{sizeof(float)};
+  const Product product(g);
+  WinogradPlan plan;
+  plan.kernel = "winograd 4x4, " + kernel_name(product.descriptor);
+  plan.workspace_bytes = checked_multiply(g.threads * Places(g, product).total, sizeof(float));
+  // Sums of several groups that outgrow a cache go through memory once per group.
+  constexpr Index kMostSums = 5 << 20;
+  const bool is_in_cache =
+      !g.is_summed() || g.own_chunks() * g.chunk_filters() * Index{sizeof(float)} <= kMostSums;
+  plan.is_worthwhile = plan.kernel.find("brg") != std::string::npos && g.imbalance() <= 1.5 &&
+                       is_in_cache && plan.workspace_bytes <= 128 << 20;
+  return plan;
 }
 
 Kernel winograd_kernel(const WinogradConv& conv) {
   const ThreadScope scope(1);
   const Geometry g(conv);
-  const Product product(g);
-  if (channel_block() == 16) return WinogradRun<16>(g, product);
-  return WinogradRun<8>(g, product);
+  return WinogradRun(g, Product(g));
 }
 
 }  // namespace layup::cpu

@@ -2,15 +2,15 @@
 // 3x3 convolutions of stride 1 and many channels by Winograd's F(4x4, 3x3): transforms of our own
 // around the library's batched matrix product. Unlike the library's own Winograd it never holds all
 // transformed filters at once: each thread has a few channels of them, which stay in its cache.
-// Faster from about 64 x 128 channels on, with few tiles as well, and in a fraction of the memory
-// (512 x 512 channels: 5 to 12 MiB instead of 121). Rounding is that of F(4x4, 3x3) anywhere, about
-// three bits coarser than the direct algorithm's.
+// That makes it faster from some 64 channels on, with few tiles as well, in some MiB of workspace
+// per thread. See docs/adr/0014-winograd-in-parts.md.
 //
-// Images lie in blocks of channels, whole ones only; weights as conv2d keeps them: [K, C] blocks of
-// [3, 3, c, k].
+// Images lie in blocks of 16 channels, whole ones only; weights as conv2d keeps them: [K, C] blocks
+// of [3, 3, c, k].
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "engine/graph/layer.h"
 #include "engine/shape.h"
@@ -25,7 +25,14 @@ struct WinogradConv {
   int threads = 1;
 };
 
-std::int64_t winograd_workspace_bytes(const WinogradConv& conv);
+struct WinogradPlan {
+  std::string kernel;  // for people
+  std::int64_t workspace_bytes = 0;
+  // Work for all threads, a fast product, sums and workspace of sensible size. Whether it is faster
+  // than other algorithms depends on the shape, too (see conv2d.cpp).
+  bool is_worthwhile = false;
+};
+WinogradPlan plan_winograd(const WinogradConv& conv);
 
 // Operands:  forward          x, weight, bias (if any)  ->  y
 //            backward_data    dy, weight                ->  dx

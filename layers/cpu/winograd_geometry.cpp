@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "layers/cpu/cpu_layer.h"
-
 namespace layup::cpu::winograd {
 
 using Index = std::int64_t;
@@ -24,11 +22,11 @@ Geometry::Geometry(const WinogradConv& conv)
   tile_rows = divide_up(to.height, kTile);
   tile_columns = divide_up(to.width, kTile);
   tiles = samples * tile_rows * tile_columns;
-  chunk = to.channels % kMostChunk == 0 ? kMostChunk : channel_block();
+  chunk = to.channels % kMostChunk == 0 ? kMostChunk : kBlock;
   num_chunks = to.channels / chunk;
   double least = 0;
   for (Index r = 1; r <= threads; ++r) {
-    if (threads % r != 0 || (is_gradient && from.channels / channel_block() % r != 0)) continue;
+    if (threads % r != 0 || (is_gradient && from.channels / kBlock % r != 0)) continue;
     const double cost = cost_of(r, threads / r);
     if (least != 0 && cost >= least) continue;
     least = cost;
@@ -36,6 +34,12 @@ Geometry::Geometry(const WinogradConv& conv)
     columns = threads / r;
   }
   std::tie(group, num_groups) = groups_of(rows, columns);
+}
+
+double Geometry::imbalance() const {
+  const std::int64_t mine = (is_gradient ? 1 : own_tiles(rows)) * own_chunks();
+  const std::int64_t all = (is_gradient ? rows : tiles) * num_chunks;
+  return static_cast<double>(mine * threads) / static_cast<double>(all);
 }
 
 // Tiles at once, and how many times. Every group transforms a part's filters anew, or adds to all

@@ -14,8 +14,8 @@
 
 namespace layup::cpu::winograd {
 
-inline constexpr std::int64_t kMostChunk =
-    32;  // filters of so many channels stay in a thread's cache
+inline constexpr std::int64_t kBlock = 16;      // channels
+inline constexpr std::int64_t kMostChunk = 32;  // channels whose filters stay in a thread's cache
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -40,6 +40,12 @@ struct Geometry {
   std::int64_t columns = 1;  // parts of the chunks
   std::int64_t group = 0, num_groups = 0;  // tiles at once
 
+  // Work of the busiest part, over a fair share of all work.
+  double imbalance() const;
+  // Gradients are summed up over several groups of tiles.
+  bool is_summed() const { return is_gradient && num_groups > 1; }
+  // Chunks of the part that has most.
+  std::int64_t own_chunks() const { return divide_up(num_chunks, columns); }
   // Channels of `from` that a part reads; floats of a chunk's filters, and of its tiles, in planes.
   std::int64_t own_from() const { return is_gradient ? from.channels / rows : from.channels; }
   std::int64_t chunk_filters() const { return kPlanes * own_from() * chunk; }

@@ -11,7 +11,19 @@
 
 namespace layup::cpu::winograd {
 
-template <int kBlock>
+using V = Vectors<kBlock>;
+using Float = V::Float;
+
+// Element (i, j) of a window in the plane of that number.
+inline auto to_planes(float* planes, std::int64_t stride) {
+  return [=](int i, int j, const Float& value) {
+    V::store(planes + (i * kWindow + j) * stride, value);
+  };
+}
+inline auto from_planes(const float* planes, std::int64_t stride) {
+  return [=](int i, int j) { return V::load(planes + (i * kWindow + j) * stride); };
+}
+
 class Transforms {
   using Index = std::int64_t;
 
@@ -100,7 +112,7 @@ class Transforms {
     constexpr Index kRun = 8;  // pixels that are summed in float
     const Index pixels = g.to.height * g.to.width;
     for (Index channel = chunk * g.chunk; channel < (chunk + 1) * g.chunk; channel += kBlock) {
-      typename V::Double sum{};
+      V::Double sum{};
       for (Index n = 0; n < g.samples; ++n) {
         const float* of_sample = dy + plane(g.to, n, channel / kBlock);
         for (Index i = 0; i < pixels; i += kRun) {
@@ -115,8 +127,6 @@ class Transforms {
   }
 
  private:
-  using V = Vectors<kBlock>;
-  using Float = typename V::Float;
   static constexpr int kTaps = kFilter * kFilter;
   static constexpr Index kPair = Index{kTaps} * kBlock * kBlock;
   static constexpr Index kStripRows = 8;
@@ -144,14 +154,6 @@ class Transforms {
         for (Index c = 0; c < kBlock; ++c)
           turned[((kTaps - 1 - tap) * kBlock + k) * kBlock + c] =
               taps[(tap * kBlock + c) * kBlock + k];
-  }
-  static auto to_planes(float* planes, Index stride) {
-    return [=](int i, int j, const Float& value) {
-      V::store(planes + (i * kWindow + j) * stride, value);
-    };
-  }
-  static auto from_planes(const float* planes, Index stride) {
-    return [=](int i, int j) { return V::load(planes + (i * kWindow + j) * stride); };
   }
   // The pixels that the map needs, from the tile minus the padding on; zeros outside of the image.
   template <typename Map>

@@ -11,10 +11,8 @@
 namespace layup {
 namespace {
 
-bool is_backward(Pass pass) { return pass == Pass::backward_params || pass == Pass::backward_data; }
-
-// A graph of one layer, and its passes as operations; of the two backward ones only the one that is
-// asked for, since both may become one.
+// A graph of one layer, and its passes as operations: for the gradients of parameters alone without
+// backward_data, since a device may make one operation of both.
 struct OneLayer {
   Graph graph;
   TrainingGraph training;
@@ -107,8 +105,8 @@ OneLayer one_layer(const Layer& layer, const std::string& type, DeviceKind devic
   for (const Pass pass :
        {Pass::forward, Pass::evaluate, Pass::replay, Pass::backward_params, Pass::backward_data}) {
     const PassSpec& spec = node.info.pass(pass);
-    if (!spec.exists() || (is_backward(pass) && is_backward(request.pass) && pass != request.pass))
-      continue;
+    const bool is_left_out = pass == Pass::backward_data && request.pass == Pass::backward_params;
+    if (!spec.exists() || is_left_out) continue;
     Operation op;
     op.name = to_string(pass);
     op.pass = pass;
@@ -208,6 +206,9 @@ Kernel DeviceLayer::make_kernel(const KernelRequest& request) const {
   std::vector<Operand> writes;
   for (const ValueId value : op.reads) reads.emplace_back(one.physical.value(value));
   for (const ValueId value : op.writes) writes.emplace_back(one.physical.value(value));
+  // What the operation writes beyond what the pass does, for it does the work of another, is
+  // dropped.
+  const std::size_t num_asked = infer(request.inputs).pass(request.pass).writes.size();
   std::vector<bool> is_updated;
   for (const ValueId value : op.writes)
     is_updated.push_back(is_persistent(one.physical.value(value).kind));
@@ -220,8 +221,9 @@ Kernel DeviceLayer::make_kernel(const KernelRequest& request) const {
       read_pointers.push_back(reads[i].data());
     }
     for (std::size_t j = 0; j < writes.size(); ++j) {
-      if (is_updated[j]) writes[j].fill(args.writes[j]);
       write_pointers.push_back(writes[j].data());
+      if (j >= num_asked) continue;
+      if (is_updated[j]) writes[j].fill(args.writes[j]);
       for (std::size_t i = 0; i < reads.size(); ++i)
         if (args.reads[i] == args.writes[j] && allows(op, i, j))
           write_pointers[j] = reads[i].data();
@@ -236,7 +238,7 @@ Kernel DeviceLayer::make_kernel(const KernelRequest& request) const {
       if (!writes[j].has_clean_padding())
         throw std::runtime_error("padding of " + one.physical.value(op.writes[j]).name +
                                  " is not zero");
-      writes[j].read(args.writes[j]);
+      if (j < num_asked) writes[j].read(args.writes[j]);
     }
   };
 }
