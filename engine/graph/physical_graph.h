@@ -30,7 +30,7 @@ enum class Fusion : std::uint8_t { none, relu, add_relu };
 struct PhysicalOperation : Operation {
   std::string kernel;  // the chosen algorithm, for people and for plans: "reference"
   Fusion fusion = Fusion::none;
-  std::vector<NodeId> fused;  // further layers whose work this operation does
+  std::vector<NodeId> fused;   // further layers whose work this operation does
   bool all_gradients = false;  // a backward_data that does the work of backward_params as well
   // Equal keys cost the same on one device with one number of threads: type, pass, parameters and
   // shapes, without names.
