@@ -82,17 +82,17 @@ struct Places {
 class WinogradRun {
  public:
   WinogradRun(const Geometry& geometry, const Product& product)
-      : g(geometry), places_(geometry, product), transforms_(geometry) {
-    for (int i = 0; i < g.threads; ++i) products_.push_back(product.kernel());
+      : g_(geometry), places_(geometry, product), transforms_(geometry) {
+    for (int i = 0; i < g_.threads; ++i) products_.push_back(product.kernel());
   }
 
   void operator()(const KernelArgs& args) const {
-    as_team(g.threads, [&](const TeamMember& member) {
-      for (Index part = member.begin_of(g.threads); part < member.end_of(g.threads); ++part) {
-        const Part own{part / g.columns, part % g.columns,
+    as_team(g_.threads, [&](const TeamMember& member) {
+      for (Index part = member.begin_of(g_.threads); part < member.end_of(g_.threads); ++part) {
+        const Part own{part / g_.columns, part % g_.columns,
                        static_cast<float*>(args.workspace) + part * places_.total,
                        &products_[static_cast<std::size_t>(part)]};
-        g.is_gradient ? make_gradients(args, own) : make_tiles(args, own);
+        g_.is_gradient ? make_gradients(args, own) : make_tiles(args, own);
       }
     });
   }
@@ -105,8 +105,8 @@ class WinogradRun {
   };
   template <typename Body>
   void for_chunks(const Part& own, const Body& body) const {
-    const Index end = g.num_chunks * (own.column + 1) / g.columns;
-    for (Index c = g.num_chunks * own.column / g.columns; c < end; ++c) body(c);
+    const Index end = g_.num_chunks * (own.column + 1) / g_.columns;
+    for (Index c = g_.num_chunks * own.column / g_.columns; c < end; ++c) body(c);
   }
   // The tile in row i of the group that begins at `first`, if there is one before `end`.
   static std::optional<Index> tile_at(Index first, Index i, Index end) {
@@ -119,45 +119,45 @@ class WinogradRun {
   }
 
   void make_tiles(const KernelArgs& args, const Part& own) const {
-    const float* const bias = g.has_bias ? args.read(2) : nullptr;
+    const float* const bias = g_.has_bias ? args.read(2) : nullptr;
     float* const result = own.memory + places_.result;
-    const Index end = g.tiles * (own.row + 1) / g.rows;
-    for (Index first = g.tiles * own.row / g.rows; first < end; first += g.group) {
-      for (Index i = 0; i < g.group; ++i)
+    const Index end = g_.tiles * (own.row + 1) / g_.rows;
+    for (Index first = g_.tiles * own.row / g_.rows; first < end; first += g_.group) {
+      for (Index i = 0; i < g_.group; ++i)
         transforms_.windows(args.read(0), tile_at(first, i, end), i, 0,
                             own.memory + places_.windows);
       for_chunks(own, [&](Index c) {
         transforms_.filters(args.read(1), c, own.memory + places_.factor);
         multiply(own, result);
-        for (Index i = 0; i < std::min(g.group, end - first); ++i)
+        for (Index i = 0; i < std::min(g_.group, end - first); ++i)
           transforms_.outputs(result, first + i, i, c, bias, args.write(0));
       });
     }
   }
 
   void make_gradients(const KernelArgs& args, const Part& own) const {
-    const Index channel = own.row * g.own_from();
-    for (Index first = 0; first < g.tiles; first += g.group) {
-      const bool is_last = first + g.group >= g.tiles;
-      for (Index i = 0; i < g.group; ++i)
-        transforms_.windows(args.read(0), tile_at(first, i, g.tiles), i, channel,
+    const Index channel = own.row * g_.own_from();
+    for (Index first = 0; first < g_.tiles; first += g_.group) {
+      const bool is_last = first + g_.group >= g_.tiles;
+      for (Index i = 0; i < g_.group; ++i)
+        transforms_.windows(args.read(0), tile_at(first, i, g_.tiles), i, channel,
                             own.memory + places_.windows);
       float* sums = own.memory + places_.result;
       for_chunks(own, [&](Index c) {
-        for (Index i = 0; i < g.group; ++i)
-          transforms_.upstream(args.read(1), tile_at(first, i, g.tiles), i, c,
+        for (Index i = 0; i < g_.group; ++i)
+          transforms_.upstream(args.read(1), tile_at(first, i, g_.tiles), i, c,
                                own.memory + places_.factor);
-        if (g.is_summed() && first == 0) std::fill_n(sums, g.chunk_filters(), 0.0F);
+        if (g_.is_summed() && first == 0) std::fill_n(sums, g_.chunk_filters(), 0.0F);
         multiply(own, sums);
         if (is_last) transforms_.filter_gradients(sums, channel, c, args.write(0));
-        if (is_last && g.has_bias && own.row == 0)
+        if (is_last && g_.has_bias && own.row == 0)
           transforms_.bias_gradients(args.read(1), c, args.write(1));
-        if (g.is_summed()) sums += Places::padded(g.chunk_filters());
+        if (g_.is_summed()) sums += Places::padded(g_.chunk_filters());
       });
     }
   }
 
-  Geometry g;
+  Geometry g_;
   Places places_;
   Transforms transforms_;
   std::vector<Kernel> products_;

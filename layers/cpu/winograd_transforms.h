@@ -28,56 +28,56 @@ class Transforms {
   using Index = std::int64_t;
 
  public:
-  explicit Transforms(const Geometry& geometry) : g(geometry) {}
+  explicit Transforms(const Geometry& geometry) : g_(geometry) {}
 
   // The windows of a tile, of channels from `first` on, to row `at` of the group; zeros for no
   // tile.
   void windows(const float* image, std::optional<Index> number, Index at, Index first,
                float* planes) const {
-    for (Index c = 0; c < g.own_from(); c += kBlock) {
-      float* const to = planes + at * g.own_from() + c;
-      map_pixels<DataMap>(image, g.from, (first + c) / kBlock, number, g.padding,
-                          g.group * g.own_from(), to);
+    for (Index c = 0; c < g_.own_from(); c += kBlock) {
+      float* const to = planes + at * g_.own_from() + c;
+      map_pixels<DataMap>(image, g_.from, (first + c) / kBlock, number, g_.padding,
+                          g_.group * g_.own_from(), to);
     }
   }
   // Likewise of dy, of the channels of a chunk.
   void upstream(const float* image, std::optional<Index> number, Index at, Index chunk,
                 float* planes) const {
     constexpr Index kNone[2] = {0, 0};
-    for (Index c = 0; c < g.chunk; c += kBlock)
-      map_pixels<UpstreamMap>(image, g.to, (chunk * g.chunk + c) / kBlock, number, kNone,
-                              g.group * g.chunk, planes + at * g.chunk + c);
+    for (Index c = 0; c < g_.chunk; c += kBlock)
+      map_pixels<UpstreamMap>(image, g_.to, (chunk * g_.chunk + c) / kBlock, number, kNone,
+                              g_.group * g_.chunk, planes + at * g_.chunk + c);
   }
   // From row `at` of the group to a tile of the chunk's channels.
   void outputs(const float* planes, Index number, Index at, Index chunk, const float* bias,
                float* image) const {
     const Tile t = tile(number);
-    const Index rows = std::min<Index>(kTile, g.to.height - t.row);
-    const Index columns = std::min<Index>(kTile, g.to.width - t.column);
-    for (Index c = 0; c < g.chunk; c += kBlock) {
-      const Index channel = chunk * g.chunk + c;
+    const Index rows = std::min<Index>(kTile, g_.to.height - t.row);
+    const Index columns = std::min<Index>(kTile, g_.to.width - t.column);
+    for (Index c = 0; c < g_.chunk; c += kBlock) {
+      const Index channel = chunk * g_.chunk + c;
       const Float shift = bias == nullptr ? Float{} : V::load(bias + channel);
-      const float* const from = planes + at * g.chunk + c;
-      float* const to = image + plane(g.to, t.sample, channel / kBlock) +
-                        (t.row * g.to.width + t.column) * kBlock;
-      apply_twice<Float, OutputMap>(from_planes(from, g.group * g.chunk),
-                                    [&](int i, int j, const Float& value) {
-                                      if (i < rows && j < columns)
-                                        V::store(to + (i * g.to.width + j) * kBlock, value + shift);
-                                    });
+      const float* const from = planes + at * g_.chunk + c;
+      float* const to = image + plane(g_.to, t.sample, channel / kBlock) +
+                        (t.row * g_.to.width + t.column) * kBlock;
+      apply_twice<Float, OutputMap>(
+          from_planes(from, g_.group * g_.chunk), [&](int i, int j, const Float& value) {
+            if (i < rows && j < columns)
+              V::store(to + (i * g_.to.width + j) * kBlock, value + shift);
+          });
     }
   }
 
   // The filters of a chunk to planes [from, chunk].
   void filters(const float* weight, Index chunk, float* planes) const {
-    Strips strips{g.from.channels * g.chunk, g.chunk};
-    for (Index block = 0; block < g.from.channels / kBlock; ++block)
+    Strips strips{g_.from.channels * g_.chunk, g_.chunk};
+    for (Index block = 0; block < g_.from.channels / kBlock; ++block)
       for (Index half = 0; half < kBlock; half += kStripRows) {
-        for (Index c = 0; c < g.chunk; c += kBlock) {
-          const Index written = (chunk * g.chunk + c) / kBlock;
+        for (Index c = 0; c < g_.chunk; c += kBlock) {
+          const Index written = (chunk * g_.chunk + c) / kBlock;
           float turned[kPair];
           const float* taps = weight + pair(written, block);
-          if (g.is_reversed) {
+          if (g_.is_reversed) {
             turn(weight + pair(block, written), half, turned);
             taps = turned;
           }
@@ -88,17 +88,18 @@ class Transforms {
                 },
                 to_planes(strips.at(row, c), strips.stride()));
         }
-        strips.write(planes + (block * kBlock + half) * g.chunk);
+        strips.write(planes + (block * kBlock + half) * g_.chunk);
       }
   }
   // Of channels of `from` from `first` on, and a chunk.
   void filter_gradients(const float* planes, Index first, Index chunk, float* weight) const {
-    Strips strips{g.own_from() * g.chunk, g.chunk};
-    for (Index block = 0; block < g.own_from() / kBlock; ++block)
+    Strips strips{g_.own_from() * g_.chunk, g_.chunk};
+    for (Index block = 0; block < g_.own_from() / kBlock; ++block)
       for (Index half = 0; half < kBlock; half += kStripRows) {
-        strips.read(planes + (block * kBlock + half) * g.chunk);
-        for (Index c = 0; c < g.chunk; c += kBlock) {
-          float* const taps = weight + pair((chunk * g.chunk + c) / kBlock, first / kBlock + block);
+        strips.read(planes + (block * kBlock + half) * g_.chunk);
+        for (Index c = 0; c < g_.chunk; c += kBlock) {
+          float* const taps =
+              weight + pair((chunk * g_.chunk + c) / kBlock, first / kBlock + block);
           for (Index row = 0; row < kStripRows; ++row)
             apply_twice<Float, GradientMap>(
                 from_planes(strips.at(row, c), strips.stride()),
@@ -110,11 +111,11 @@ class Transforms {
   }
   void bias_gradients(const float* dy, Index chunk, float* bias) const {
     constexpr Index kRun = 8;  // pixels that are summed in float
-    const Index pixels = g.to.height * g.to.width;
-    for (Index channel = chunk * g.chunk; channel < (chunk + 1) * g.chunk; channel += kBlock) {
+    const Index pixels = g_.to.height * g_.to.width;
+    for (Index channel = chunk * g_.chunk; channel < (chunk + 1) * g_.chunk; channel += kBlock) {
       V::Double sum{};
-      for (Index n = 0; n < g.samples; ++n) {
-        const float* of_sample = dy + plane(g.to, n, channel / kBlock);
+      for (Index n = 0; n < g_.samples; ++n) {
+        const float* of_sample = dy + plane(g_.to, n, channel / kBlock);
         for (Index i = 0; i < pixels; i += kRun) {
           Float run{};
           for (Index k = i; k < std::min(i + kRun, pixels); ++k)
@@ -135,8 +136,8 @@ class Transforms {
     Index sample, row, column;  // of its first pixel
   };
   Tile tile(Index number) const {
-    const Index row = number / g.tile_columns;
-    return {row / g.tile_rows, row % g.tile_rows * kTile, number % g.tile_columns * kTile};
+    const Index row = number / g_.tile_columns;
+    return {row / g_.tile_rows, row % g_.tile_rows * kTile, number % g_.tile_columns * kTile};
   }
   // Elements before a sample's block.
   static Index plane(const Image& image, Index sample, Index block) {
@@ -144,7 +145,7 @@ class Transforms {
   }
   // Elements before the filters between two blocks of channels of the weight.
   Index pair(Index k_block, Index c_block) const {
-    const Index c_blocks = (g.is_reversed ? g.to : g.from).channels / kBlock;
+    const Index c_blocks = (g_.is_reversed ? g_.to : g_.from).channels / kBlock;
     return (k_block * c_blocks + c_block) * kPair;
   }
   // Rows [first, first + kStripRows) of k of [3, 3, c, k] to [3, 3, k, c], the taps in reverse.
@@ -206,7 +207,7 @@ class Transforms {
     alignas(64) float values_[kPlanes * kStripRows * kMostChunk];
   };
 
-  Geometry g;
+  Geometry g_;
 };
 
 }  // namespace layup::cpu::winograd
