@@ -12,6 +12,7 @@
 #include "engine/device/device.h"
 #include "engine/error.h"
 #include "engine/graph/physical_graph.h"
+#include "engine/parallel.h"
 
 namespace layup {
 namespace {
@@ -126,6 +127,20 @@ TEST_CASE("cpu device: streams run beside each other") {
   device->synchronize();
   CHECK(here == 2);
   CHECK(seconds_since(start) < 10);
+}
+
+TEST_CASE("cpu device: what a member of a team throws is thrown on, once the others are done") {
+  std::atomic<int> done{0};
+  const auto body = [&](const TeamMember& member) {
+    if (member.number == 0) throw DeviceError("bad member");
+    ++done;
+  };
+  CHECK_THROWS_AS(as_team(3, body), DeviceError);
+  int others = 0;
+  as_team(3, [&](const TeamMember& member) {
+    if (member.number == 0) others = member.num_members - 1;
+  });
+  CHECK(done == others);
 }
 
 TEST_CASE("cpu device: a failed kernel is reported once, and later work runs") {

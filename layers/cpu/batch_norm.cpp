@@ -296,6 +296,7 @@ void backward(const Settings& s, const Backward<T>& op, void* workspace) {
 Choice choose(const LayerOperation& op) {
   const Shape& x = op.inputs[0].shape;
   if (x.size() != 4) return {};
+  LAYUP_ASSERT(op.pass != Pass::backward_data || op.all_gradients);  // see fuse.h
   const bool is_backward = op.pass == Pass::backward_params || op.pass == Pass::backward_data;
   Choice choice{"vector", std::vector<Layout>(op.reads.size()), {}, 0};
   const Layout image = blocked(x, image_element(op.options));

@@ -9,9 +9,9 @@
 //                           the image is still in the cache when its gradient is made
 //
 // Only where nobody else reads what lies between. Operands of fused operations:
-//   batch_norm with relu:      backward_params reads x, dy, weight, bias, mean, inv_std;
-//                              backward_data  reads x, dy, weight, bias, mean, inv_std, carry
-//   all gradients of a batch_norm: reads as backward_data but no carry; writes dx, dweight, dbias
+//   batch_norm, all gradients: reads x, dy, weight, [bias,] mean, inv_std, the bias where a relu
+//                              follows; writes dx, dweight, dbias
+//   batch_norm with relu:      backward_params alone reads x, dy, weight, bias, mean, inv_std
 //   batch_norm with add_relu:  the other operand is the last read
 #pragma once
 

@@ -26,6 +26,15 @@ inline constexpr float kN0 = 1 / (kA2 * kB2);
 inline constexpr float kNa = 1 / (2 * kA2 * (kA2 - kB2));
 inline constexpr float kNb = 1 / (2 * kB2 * (kB2 - kA2));
 
+// Values at a, -a, b and -b of polynomials from their even and odd parts.
+template <typename F>
+void join(const F& even_a, const F& odd_a, const F& even_b, const F& odd_b, F (&to)[kWindow]) {
+  to[1] = even_a + odd_a;
+  to[2] = even_a - odd_a;
+  to[3] = even_b + odd_b;
+  to[4] = even_b - odd_b;
+}
+
 struct DataMap {  // B^T
   static constexpr int kFrom = kWindow, kTo = kWindow;
   template <typename F>
@@ -35,10 +44,7 @@ struct DataMap {  // B^T
     const F even_b = d[4] - kA2 * d[2];
     const F odd_b = kB * (d[3] - kA2 * d[1]);
     to[0] = kA2 * kB2 * d[0] - (kA2 + kB2) * d[2] + d[4];
-    to[1] = even_a + odd_a;
-    to[2] = even_a - odd_a;
-    to[3] = even_b + odd_b;
-    to[4] = even_b - odd_b;
+    join(even_a, odd_a, even_b, odd_b, to);
     to[5] = kA2 * kB2 * d[1] - (kA2 + kB2) * d[3] + d[5];
   }
 };
@@ -52,10 +58,7 @@ struct FilterMap {  // G
     const F even_b = kNb * g[0] + kNb * kB2 * g[2];
     const F odd_b = kNb * kB * g[1];
     to[0] = kN0 * g[0];
-    to[1] = even_a + odd_a;
-    to[2] = even_a - odd_a;
-    to[3] = even_b + odd_b;
-    to[4] = even_b - odd_b;
+    join(even_a, odd_a, even_b, odd_b, to);
     to[5] = g[2];
   }
 };
@@ -84,10 +87,7 @@ struct UpstreamMap {  // A
     const F even_b = y[0] + kB2 * y[2];
     const F odd_b = kB * y[1] + kB2 * kB * y[3];
     to[0] = y[0];
-    to[1] = even_a + odd_a;
-    to[2] = even_a - odd_a;
-    to[3] = even_b + odd_b;
-    to[4] = even_b - odd_b;
+    join(even_a, odd_a, even_b, odd_b, to);
     to[5] = y[3];
   }
 };
